@@ -1,0 +1,1 @@
+"""The `ofa` command: one module a group of subcommands, listed in `main`."""

@@ -1,0 +1,1 @@
+"""Everything that can continue a chat, behind the one seam in `base`."""

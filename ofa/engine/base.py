@@ -1,0 +1,74 @@
+"""The one seam between ofa and whatever produces tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..chat import Chat, Event
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine can take; told to clients and used to size prompts."""
+
+    context_tokens: int  # prompt and answer together
+    output_tokens: int  # the most one answer may have
+    tools: bool = False  # tool declarations are rendered and calls come back
+    vision: bool = False  # images are read
+    prefill_per_s: float | None = None  # prompt tokens a second, if measured
+    description: str = ""  # model, source, licence, numeric type: for people
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether an engine can answer now, and if not, why."""
+
+    ready: bool
+    reason: str = ""  # empty when ready; else one line such as "loading the model"
+
+
+class Reply(Protocol):
+    """
+    A stream of events, `End` last, that its reader may abandon.
+
+    Nothing runs until it is read: iterating starts the work. It is read by one
+    thread, once. A failure is raised from the iterator as an `OfaError`.
+    """
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events as they arrive."""
+
+    def close(self) -> None:
+        """Stop the work behind the stream. Any thread, any time, any number of times.
+
+        A reader blocked in the iterator comes back within a second: with `Cancelled`
+        or by the end of the iteration.
+        """
+
+
+class Engine(Protocol):
+    """Anything that can continue a chat."""
+
+    def reply(self, chat: Chat) -> Reply:
+        """
+        Check *chat* and return its reply, not yet started.
+
+        Everything that can be refused is refused here, on the caller's thread, while
+        a status can still be sent: `BadRequest` with the field, `ContextLengthExceeded`
+        with both numbers, `NotReady`, `Overloaded`.
+        """
+
+    def limits(self) -> Limits:
+        """Return what it can take; cheap, never waits for a model to load."""
+
+    def status(self) -> Status:
+        """Return whether it can answer now; cheap, never blocks."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the length of *text* in tokens: exact where a tokenizer is at hand,
+        else an estimate on the high side."""
+
+    def close(self) -> None:
+        """Stop all work and free what is held. Safe to call twice."""

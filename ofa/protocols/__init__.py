@@ -1,0 +1,1 @@
+"""One module a wire dialect: JSON in, JSON and frames out."""

@@ -1,0 +1,1 @@
+"""Documents in, passages out: chunk, embed, keep, find, fence, remember."""

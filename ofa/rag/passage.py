@@ -1,0 +1,32 @@
+"""What retrieval finds, in the words that index, search and fence share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Passage:
+    """
+    A piece of a document, as it is shown to the model and cited to people.
+
+    *path* is the document's address relative to its source's root, with ``/``;
+    *section* is its chain of headings, outermost first, joined by `` > ``.
+    """
+
+    collection: str
+    path: str
+    title: str
+    section: str
+    text: str
+    private: bool = False  # of the user's own layer: fenced apart
+    pinned: bool = False  # declared authoritative: goes first, always
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage with the score that ranked it."""
+
+    passage: Passage
+    score: float  # fused, 0 to 1 within one question; for ranking
+    cosine: float  # dense similarity, -1 to 1; for the relevance floor
