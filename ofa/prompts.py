@@ -1,0 +1,118 @@
+"""
+Composing a mode's system prompt from text files.
+
+Knows files and placeholders; nothing of requests, models or retrieval. What it
+returns is the same for every request until a file changes: it is the prefix that
+an engine keeps computed, so no clock and no id ever enters it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .errors import ConfigError
+from .modes import Mode
+
+# An opening line may say more after these words, as upstream's did.
+_FENCE_TOOLS = re.compile(
+    r"^===== BEGIN OFA FENCE-TOOL PROTOCOL.*?"
+    r"^===== END OFA FENCE-TOOL PROTOCOL =====$\n?",
+    re.DOTALL | re.MULTILINE,
+)
+_PLACEHOLDER = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")
+
+# Of each memory file; upstream's own cap. Older lines are at the top and go first.
+MEMORY_LIMIT_BYTES = 16 * 1024
+
+_MEMORIES = (  # (file in the state folder, what it is), the later wins
+    (
+        ".ofa_lessons.txt",
+        "site lessons",
+        "Lessons learnt at this site; treat as priors",
+    ),
+    (".ofa_prefs.txt", "user preferences", "The user's preferences; these win"),
+)
+
+
+def packaged_folder() -> Path:
+    """Return the folder of prompt files that comes with ofa."""
+    return Path(__file__).resolve().parent.parent / "prompts"
+
+
+class Prompts:
+    """
+    The system prompts of all modes, read afresh for each request.
+
+    *values* are the placeholders by name (``SITE_NAME`` …); *remembered* returns
+    the text of a file in the state folder, or "" where there is none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        values: Mapping[str, str],
+        remembered: Callable[[str], str] = lambda name: "",
+    ) -> None:
+        self._folder = folder
+        self._values = dict(values)
+        self._remembered = remembered
+
+    def check(self, mode: Mode) -> None:
+        """Raise `ConfigError` naming the file unless *mode* can be rendered."""
+        for tools in (False, True):
+            self.render(mode, tools=tools)
+
+    def render(self, mode: Mode, *, tools: bool) -> str:
+        """
+        Return the system prompt of *mode*: mode, common, site lessons, preferences.
+
+        With *tools* in force the block on fenced commands is cut out and the
+        directive on tool calls stands first: Gemma follows the form it sees in
+        examples, and either measure alone was not enough upstream.
+        """
+        parts = [self._file(mode.prompt), self._file("common.txt")]
+        if tools:
+            parts = [self._file("openai_tools.txt")] + [
+                _FENCE_TOOLS.sub("", part) for part in parts
+            ]
+        else:
+            parts = [_without_markers(part) for part in parts]
+        parts += [self._memory(*row) for row in _MEMORIES]
+        return "\n\n".join(text for part in parts if (text := part.strip()))
+
+    def _file(self, name: str) -> str:
+        path = self._folder / name
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path}: cannot read the prompt: {exc}") from exc
+        return self._fill(text, path)
+
+    def _fill(self, text: str, path: Path) -> str:
+        def value(match: re.Match[str]) -> str:
+            name = match[1]
+            if name not in self._values:
+                known = ", ".join(sorted(self._values))
+                raise ConfigError(
+                    f"{path}: unknown placeholder {{{name}}}; known are {known}"
+                )
+            return self._values[name]
+
+        return _PLACEHOLDER.sub(value, text)
+
+    def _memory(self, name: str, kind: str, heading: str) -> str:
+        """Return a memory file fenced as what it is: notes, written by others."""
+        data = self._remembered(name).encode("utf-8")[-MEMORY_LIMIT_BYTES:]
+        text = data.decode("utf-8", errors="ignore").strip()
+        if not text:
+            return ""
+        text = text.replace(f"[end of {kind}]", f"(end of {kind})")
+        return f"[{kind}]\n{heading}:\n{text}\n[end of {kind}]"
+
+
+def _without_markers(text: str) -> str:
+    return re.sub(
+        r"^===== (?:BEGIN|END) OFA FENCE-TOOL PROTOCOL.*\n?", "", text, flags=re.M
+    )
