@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ MAX_WORDS_OF_TEXT = 4_000
 # Spellings kept for the repair of typos, the most frequent first (about 20 MB).
 MAX_VOCABULARY = 200_000
 
-_VOCABULARY = "words.json"
+WORDS = "words.json"
 
 # Plurals that the stemmer takes for Latin.
 _PLURALS = {"cpus": "cpu", "gpus": "gpu", "tpus": "tpu", "menus": "menu"}
@@ -40,23 +41,38 @@ def tokens(text: str) -> list[str]:
     return list(words.split(text, _stem))
 
 
-class Lexical:
-    """An index over texts, answering how well each matches a question's words."""
+@dataclass(frozen=True)
+class Columns:
+    """The scores of all words in all texts, a sparse matrix by columns."""
 
-    def __init__(self, index: Any, vocabulary: Sequence[str]) -> None:  # noqa: ANN401 - a bm25s.BM25, which is untyped
-        self._index = index
-        self.vocabulary: tuple[str, ...] = tuple(vocabulary)  # most frequent first
-        self._spellings = frozenset(self.vocabulary)
-        self._ids: dict[str, int] = index.vocab_dict
+    weights: NDArray[np.float32]
+    rows: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    texts: int
+
+
+class Lexical:
+    """
+    An index over texts, answering how well each matches a question's words.
+
+    A column a word: *starts* says where a word's entries begin, *rows* which texts
+    hold it, *weights* what it adds to their scores (BM25, worked out beforehand).
+    """
+
+    def __init__(
+        self, columns: Columns, ids: Mapping[str, int], spellings: list[str]
+    ) -> None:
+        self._columns = columns
+        self._ids = ids
+        self.vocabulary = tuple(spellings)  # most frequent first
+        self._spellings = frozenset(spellings)
 
     def __len__(self) -> int:
-        return int(self._index.scores["num_docs"])
+        return self._columns.texts
 
     @classmethod
     def build(cls, texts: Iterable[str]) -> Lexical:
         """Index *texts*, numbered as they come."""
-        import bm25s
-
         ids: dict[str, int] = {}
         rows: list[list[int]] = []
         seen: Counter[str] = Counter()
@@ -64,43 +80,52 @@ class Lexical:
             found = tokens(text)[:MAX_WORDS_OF_TEXT]
             rows.append([ids.setdefault(word, len(ids)) for word in found])
             seen.update(set(words.surface(text)))
-        ids.setdefault("", len(ids))  # of texts without a word, and of none at all
-        index = bm25s.BM25(k1=1.2, b=0.75, method="lucene", backend="numpy")
-        index.index((rows or [[ids[""]]], ids), show_progress=False)
-        index.scores["num_docs"] = len(rows)
         common = sorted(seen, key=lambda word: (-seen[word], word))
-        return cls(index, common[:MAX_VOCABULARY])
+        return cls(_columns(rows, ids), ids, common[:MAX_VOCABULARY])
 
     def save(self, folder: Path) -> None:
         """Write the index into *folder*, which is made if it is missing."""
-        self._index.save(folder, show_progress=False)
-        text = json.dumps(self.vocabulary, ensure_ascii=False)
-        (folder / _VOCABULARY).write_text(text, encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("weights", "rows", "starts"):
+            np.save(folder / f"{name}.npy", getattr(self._columns, name))
+        known = {
+            "texts": len(self),
+            "ids": list(self._ids),  # in the order of their columns
+            "spellings": self.vocabulary,
+        }
+        text = json.dumps(known, ensure_ascii=False)
+        (folder / WORDS).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Lexical:
-        """
-        Read an index that `save` wrote; the folder is not written to.
+        """Read an index that `save` wrote; nothing is written."""
+        return cls.parse({path.name: path.read_bytes() for path in folder.iterdir()})
 
-        Read into memory rather than mapped: a mapped file that another node removes
-        under NFS ends the process with SIGBUS, and no exception says so.
+    @classmethod
+    def parse(cls, files: Mapping[str, bytes]) -> Lexical:
         """
-        import bm25s
+        Make an index of the contents of the files that `save` wrote, by name.
 
-        index = bm25s.BM25.load(folder, show_progress=False, mmap=False)
-        return cls(index, json.loads((folder / _VOCABULARY).read_text("utf-8")))
+        From memory, not mapped: a mapped file that another node removes under NFS ends
+        the process with SIGBUS, and what was checksummed is what is used.
+        """
+        known = json.loads(files[WORDS])
+        weights, rows, starts = (
+            np.load(BytesIO(files[f"{name}.npy"]), allow_pickle=False)
+            for name in ("weights", "rows", "starts")
+        )
+        columns = Columns(weights, rows, starts, known["texts"])
+        ids = {word: number for number, word in enumerate(known["ids"])}
+        return cls(columns, ids, known["spellings"])
 
     def scores(self, question: str) -> NDArray[np.float32]:
         """Return each text's score, to be compared within one question only."""
-        known = [self._ids[word] for word in tokens(question) if word in self._ids]
         total = np.zeros(len(self), dtype=np.float32)
-        data, rows, starts = (
-            self._index.scores[key] for key in ("data", "indices", "indptr")
-        )
-        for word in known:
-            # bm25s keeps a column a word; its own summing loops over entries in Python.
-            column = slice(starts[word], starts[word + 1])
-            total[rows[column]] += data[column]
+        columns = self._columns
+        for word in tokens(question):
+            if (number := self._ids.get(word)) is not None:
+                part = slice(columns.starts[number], columns.starts[number + 1])
+                total[columns.rows[part]] += columns.weights[part]
         return total
 
     def has_word(self, word: str) -> bool:
@@ -123,6 +148,25 @@ class Lexical:
     @cached_property
     def _nearest(self) -> typos.Nearest:
         return typos.Nearest(self.vocabulary)
+
+
+def _columns(rows: list[list[int]], ids: Mapping[str, int]) -> Columns:
+    if not ids:
+        empty = np.zeros(0, dtype=np.int32)
+        return Columns(
+            empty.astype(np.float32), empty, np.zeros(1, np.int64), len(rows)
+        )
+    import bm25s
+
+    # A text without a word still counts as one; bm25s wants an id there, so it gets
+    # one that no question has.
+    nothing = len(ids)
+    index = bm25s.BM25(k1=1.2, b=0.75, method="lucene", backend="numpy")
+    index.index(
+        ([row or [nothing] for row in rows], {**ids, "": nothing}), show_progress=False
+    )
+    made = index.scores
+    return Columns(made["data"], made["indices"], made["indptr"], len(rows))
 
 
 def _stem(word: str) -> str:

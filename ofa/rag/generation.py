@@ -1,0 +1,289 @@
+"""
+An exported index: one immutable folder a collection, checked before it is used.
+
+    <collection>/current                      the name of the generation in use
+    <collection>/gen-20260131T120000Z-1a2b3c/ manifest.json, passages.jsonl,
+                                              vectors.f16.npy, lexical/*
+
+Knows files and checksums; nothing of documents, chunks or chromadb. A generation is
+read whole into memory and never written to, so that any number of processes may serve
+one, from a read-only folder too, and a folder that goes away hurts nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OfaError
+from .lexical import Lexical
+from .passage import Passage
+
+SCHEMA = 1  # of the folder; another number is another version's, to be built again
+
+CURRENT = "current"
+_MANIFEST, _PASSAGES, _VECTORS = "manifest.json", "passages.jsonl", "vectors.f16.npy"
+_LEXICAL = "lexical"
+_MAX_MANIFEST_BYTES = 4 << 20
+
+# What a damaged file can make json, numpy and our own look-ups raise.
+_DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError)
+
+
+class IndexDamaged(OfaError):
+    """A generation can't be trusted; the message says why and what to do."""
+
+    code = "index_damaged"
+
+
+@dataclass(frozen=True)
+class SourceNote:
+    """Where documents came from: a place's label, how many, and one sum over all."""
+
+    label: str
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a generation was made of and with; *files* maps names to their sha256."""
+
+    collection: str
+    created: str  # UTC, ISO 8601
+    embedder: str
+    fingerprint: str
+    dimension: int
+    chunker: str
+    chromadb: str
+    passages: int
+    sources: tuple[SourceNote, ...] = ()
+    schema: int = SCHEMA
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One collection, ready to be searched: row i of each part is passage i."""
+
+    name: str  # of its folder
+    manifest: Manifest
+    passages: Sequence[Passage]
+    vectors: NDArray[np.float32]  # unit rows
+    lexical: Lexical
+
+    @property
+    def collection(self) -> str:
+        """The name of the collection that this is a state of."""
+        return self.manifest.collection
+
+
+def write_generation(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    passages: Sequence[Passage],
+    vectors: NDArray[np.float32],
+    lexical: Lexical,
+) -> str:
+    """
+    Make a new generation in the collection's *folder* and make it the current one.
+
+    Returns its name. Written aside, flushed, then renamed: a reader sees the old state
+    or the new one, whenever this stops. The one before the new one is kept, for
+    processes that are just reading it; older ones are removed.
+    """
+    if not len(passages) == len(vectors) == len(lexical) == manifest.passages:
+        raise ValueError("passages, vectors and lexical index differ in length")
+    if not np.isfinite(vectors).all():
+        raise ValueError("a vector holds a number that is none")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _sweep(folder, "tmp-")
+    temporary = folder / f"tmp-{secrets.token_hex(6)}"
+    temporary.mkdir(mode=0o700)
+    _fill(temporary, manifest, passages, vectors, lexical)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = f"gen-{stamp}-{secrets.token_hex(3)}"
+    before = _pointed(folder)
+    temporary.rename(folder / name)
+    _sync_folder(folder)
+    _point(folder, name)
+    _sweep(folder, "gen-", keep=(name, before))
+    return name
+
+
+def open_generation(folder: Path) -> Generation:
+    """Read and check the generation in *folder*; raises only `IndexDamaged`."""
+    try:
+        manifest = _read_manifest(folder)
+        files = _read_files(folder, manifest.files)
+        passages = _passages(files[_PASSAGES], manifest.collection)
+        half = np.load(BytesIO(files[_VECTORS]), allow_pickle=False)
+        lexical = Lexical.parse(
+            {Path(name).name: files[name] for name in files if "/" in name}
+        )
+    except _DAMAGE as exc:
+        raise _damaged(folder, _reason(exc)) from exc
+    shape = (manifest.passages, manifest.dimension)
+    if half.shape != shape or not len(passages) == len(lexical) == shape[0]:
+        raise _damaged(folder, "its parts differ in length")
+    return Generation(folder.name, manifest, passages, half.astype(np.float32), lexical)
+
+
+def current_folder(folder: Path) -> Path | None:
+    """Return a collection's current generation's folder, or None before the first."""
+    name = _pointed(folder)
+    return folder / name if name else None
+
+
+def _pointed(folder: Path) -> str:
+    """Return the name that the pointer holds; empty without one, raises if damaged."""
+    try:
+        with (folder / CURRENT).open("rb") as file:
+            name = file.read(200).decode("ascii").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError) as exc:
+        raise _damaged(folder / CURRENT, _reason(exc)) from exc
+    if not name.startswith("gen-") or not name.replace("-", "").isalnum():
+        raise _damaged(folder / CURRENT, "it names no generation")
+    return name
+
+
+def _point(folder: Path, name: str) -> None:
+    temporary = folder / f"tmp-{secrets.token_hex(6)}"
+    _write(temporary, f"{name}\n".encode())
+    temporary.replace(folder / CURRENT)
+    _sync_folder(folder)
+
+
+def _fill(
+    folder: Path,
+    manifest: Manifest,
+    passages: Sequence[Passage],
+    vectors: NDArray[np.float32],
+    lexical: Lexical,
+) -> None:
+    lines = (json.dumps(_line(passage), ensure_ascii=False) for passage in passages)
+    _write(folder / _PASSAGES, "".join(f"{line}\n" for line in lines).encode())
+    packed = BytesIO()
+    np.save(packed, vectors.astype(np.float16), allow_pickle=False)
+    _write(folder / _VECTORS, packed.getvalue())
+    lexical.save(folder / _LEXICAL)
+    (folder / _LEXICAL).chmod(0o700)
+    for path in (folder / _LEXICAL).iterdir():
+        path.chmod(0o600)
+        _sync_file(path)
+    files = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    about = asdict(replace(manifest, files=files))
+    sealed = {"manifest": about, "sha256": _seal(about)}
+    _write(folder / _MANIFEST, json.dumps(sealed, indent=1).encode())
+    _sync_folder(folder / _LEXICAL)
+    _sync_folder(folder)
+
+
+def _line(passage: Passage) -> dict[str, Any]:
+    line = asdict(passage)
+    del line["collection"]  # the manifest's
+    return line
+
+
+def _passages(lines: bytes, collection: str) -> tuple[Passage, ...]:
+    return tuple(
+        Passage(collection=collection, **json.loads(line))
+        for line in lines.decode().split("\n")
+        if line
+    )
+
+
+def _seal(about: dict[str, Any]) -> str:
+    """Return a checksum of what the manifest says, however it is laid out."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    with (folder / _MANIFEST).open("rb") as file:
+        raw = file.read(_MAX_MANIFEST_BYTES)
+    sealed = json.loads(raw)
+    about = sealed["manifest"]
+    if about["schema"] != SCHEMA:
+        raise ValueError(f"it is of version {about['schema']!r}, not {SCHEMA}")
+    if sealed["sha256"] != _seal(about):
+        raise ValueError("manifest.json is not what was written")
+    notes = tuple(SourceNote(**note) for note in about.pop("sources"))
+    return Manifest(**about, sources=notes)
+
+
+def _read_files(folder: Path, sums: Mapping[str, str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, expected in sums.items():
+        found[name] = (folder / name).read_bytes()
+        if hashlib.sha256(found[name]).hexdigest() != expected:
+            raise ValueError(f"{name} is not what was written")
+    return found
+
+
+def _damaged(folder: Path, reason: str) -> IndexDamaged:
+    return IndexDamaged(f"{folder}: {reason}; run `ofa index build` to make it anew")
+
+
+def _reason(exc: BaseException) -> str:
+    if isinstance(exc, FileNotFoundError):
+        return f"{Path(str(exc.filename)).name} is missing"
+    if isinstance(exc, OSError):
+        return f"not readable ({exc.strerror})"
+    if isinstance(exc, ValueError) and str(exc).startswith(
+        ("it is", "manifest", _LEXICAL)
+    ):
+        return str(exc)
+    return f"damaged ({type(exc).__name__})"
+
+
+def _sweep(folder: Path, prefix: str, keep: tuple[str, ...] = ()) -> None:
+    for path in folder.iterdir():
+        if path.name.startswith(prefix) and path.name not in keep:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems can't; then the rename alone must do
+    finally:
+        os.close(handle)
