@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import OfaError
+from ..files import make_folder, write_file
 from .lexical import Lexical
 from .passage import Passage
 
@@ -109,7 +109,7 @@ def write_generation(
         raise ValueError("passages, vectors and lexical index differ in length")
     if not np.isfinite(vectors).all():
         raise ValueError("a vector holds a number that is none")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder)
     _sweep(folder, "tmp-")
     temporary = folder / f"tmp-{secrets.token_hex(6)}"
     temporary.mkdir(mode=0o700)
@@ -118,8 +118,7 @@ def write_generation(
     name = f"gen-{stamp}-{secrets.token_hex(3)}"
     before = _pointed(folder)
     temporary.rename(folder / name)
-    _sync_folder(folder)
-    _point(folder, name)
+    write_file(folder / CURRENT, f"{name}\n".encode())  # syncs the folder as well
     _sweep(folder, "gen-", keep=(name, before))
     return name
 
@@ -162,13 +161,6 @@ def _pointed(folder: Path) -> str:
     return name
 
 
-def _point(folder: Path, name: str) -> None:
-    temporary = folder / f"tmp-{secrets.token_hex(6)}"
-    _write(temporary, f"{name}\n".encode())
-    temporary.replace(folder / CURRENT)
-    _sync_folder(folder)
-
-
 def _fill(
     folder: Path,
     manifest: Manifest,
@@ -177,27 +169,20 @@ def _fill(
     lexical: Lexical,
 ) -> None:
     lines = (json.dumps(_line(passage), ensure_ascii=False) for passage in passages)
-    _write(folder / _PASSAGES, "".join(f"{line}\n" for line in lines).encode())
     packed = BytesIO()
     np.save(packed, vectors.astype(np.float16), allow_pickle=False)
-    _write(folder / _VECTORS, packed.getvalue())
-    lexical.save(folder / _LEXICAL)
-    (folder / _LEXICAL).chmod(0o700)
-    for path in (folder / _LEXICAL).iterdir():
-        path.chmod(0o600)
-        _sync_file(path)
     files = {
-        path.relative_to(folder).as_posix(): hashlib.sha256(
-            path.read_bytes()
-        ).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        _PASSAGES: "".join(f"{line}\n" for line in lines).encode(),
+        _VECTORS: packed.getvalue(),
+        **{f"{_LEXICAL}/{name}": part for name, part in lexical.dump().items()},
     }
-    about = asdict(replace(manifest, files=files))
+    (folder / _LEXICAL).mkdir(mode=0o700)
+    for name, content in files.items():
+        write_file(folder / name, content)
+    sums = {name: hashlib.sha256(part).hexdigest() for name, part in files.items()}
+    about = asdict(replace(manifest, files=sums))
     sealed = {"manifest": about, "sha256": _seal(about)}
-    _write(folder / _MANIFEST, json.dumps(sealed, indent=1).encode())
-    _sync_folder(folder / _LEXICAL)
-    _sync_folder(folder)
+    write_file(folder / _MANIFEST, json.dumps(sealed, indent=1).encode())
 
 
 def _line(passage: Passage) -> dict[str, Any]:
@@ -264,26 +249,3 @@ def _sweep(folder: Path, prefix: str, keep: tuple[str, ...] = ()) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems can't; then the rename alone must do
-    finally:
-        os.close(handle)

@@ -83,18 +83,25 @@ class Lexical:
         common = sorted(seen, key=lambda word: (-seen[word], word))
         return cls(_columns(rows, ids), ids, common[:MAX_VOCABULARY])
 
-    def save(self, folder: Path) -> None:
-        """Write the index into *folder*, which is made if it is missing."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("weights", "rows", "starts"):
-            np.save(folder / f"{name}.npy", getattr(self._columns, name))
+    def dump(self) -> dict[str, bytes]:
+        """Return the index as the contents of files, by name."""
         known = {
             "texts": len(self),
             "ids": list(self._ids),  # in the order of their columns
             "spellings": self.vocabulary,
         }
-        text = json.dumps(known, ensure_ascii=False)
-        (folder / WORDS).write_text(text, encoding="utf-8")
+        files = {WORDS: json.dumps(known, ensure_ascii=False).encode()}
+        for name in ("weights", "rows", "starts"):
+            packed = BytesIO()
+            np.save(packed, getattr(self._columns, name), allow_pickle=False)
+            files[f"{name}.npy"] = packed.getvalue()
+        return files
+
+    def save(self, folder: Path) -> None:
+        """Write the index into *folder*, which is made if it is missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.dump().items():
+            (folder / name).write_bytes(content)
 
     @classmethod
     def load(cls, folder: Path) -> Lexical:
@@ -104,7 +111,7 @@ class Lexical:
     @classmethod
     def parse(cls, files: Mapping[str, bytes]) -> Lexical:
         """
-        Make an index of the contents of the files that `save` wrote, by name.
+        Make an index of what `dump` returned.
 
         From memory, not mapped: a mapped file that another node removes under NFS ends
         the process with SIGBUS, and what was checksummed is what is used.

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .generation import (
@@ -25,6 +25,7 @@ from .generation import (
 log = logging.getLogger("ofa.rag")
 
 LOOK_EVERY_S = 1.0  # a rebuilt index is served within two seconds of its rename
+RETRY_EVERY_S = 15.0  # reading a damaged one again costs as much as a sound one
 
 # What a pointer's stat tells: another number is another file, or another content.
 Mark = tuple[int, int, int]
@@ -32,10 +33,12 @@ Mark = tuple[int, int, int]
 
 @dataclass
 class _Place:
-    """What is known of one collection."""
+    """What is known of one collection; written by who holds *lock*."""
 
-    looked_s: float = float("-inf")
-    mark: Mark | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    next_look_s: float = float("-inf")
+    retry_s: float = float("-inf")  # for a problem that may pass, an I/O error say
+    mark: Mark | None = None  # of the pointer last looked at, sound or not
     generation: Generation | None = None
     problem: str = ""
 
@@ -65,17 +68,16 @@ class Shelf:
         """
         Return the state of *collection* to answer from, or None if there is none.
 
-        Looks at the pointer file at most once in `LOOK_EVERY_S`; one thread reads a new
-        generation while the others go on with the old one.
+        Looks at the pointer file at most once in `LOOK_EVERY_S`. One thread reads a new
+        generation while others go on with the old one, or wait if there is none.
         """
         with self._lock:
             place = self._places.setdefault(collection, _Place())
-            now = self._clock()
-            due = now - place.looked_s >= LOOK_EVERY_S
-            if due:
-                place.looked_s = now
-        if due:
-            self._look(collection, place)
+        if place.lock.acquire(blocking=place.generation is None):
+            try:
+                self._look(collection, place)
+            finally:
+                place.lock.release()
         return place.generation
 
     @property
@@ -96,26 +98,30 @@ class Shelf:
         return tuple(sorted(found | held))
 
     def _look(self, collection: str, place: _Place) -> None:
+        now = self._clock()
         folder = self._folder / collection
+        if now < place.next_look_s:
+            return
         mark = _mark(folder / CURRENT)
-        if mark == place.mark and not place.problem:
-            return
+        place.next_look_s = now + LOOK_EVERY_S
         if mark is None:
-            self._say(collection, place, "its folder is gone" if place.mark else "")
+            # Not there yet, or gone for a moment: what is in memory goes on serving.
+            place.mark = None
+            self._say(
+                collection, place, "its folder is gone" if place.generation else ""
+            )
             return
+        if mark == place.mark and (not place.problem or now < place.retry_s):
+            return
+        place.mark, place.retry_s = mark, now + RETRY_EVERY_S
         try:
-            generation = self._open(folder)
+            place.generation = self._open(folder)
         except IndexDamaged as exc:
             self._say(collection, place, str(exc))
             return
-        with self._lock:
-            place.mark, place.generation, place.problem = mark, generation, ""
-        log.info(
-            "collection %s: serving %s, %d passages",
-            collection,
-            generation.name,
-            generation.manifest.passages,
-        )
+        place.problem = ""
+        manifest = place.generation.manifest
+        log.info("collection %s: serving %d passages", collection, manifest.passages)
 
     def _open(self, folder: Path) -> Generation:
         newest = current_folder(folder)
@@ -135,9 +141,8 @@ class Shelf:
         return generation
 
     def _say(self, collection: str, place: _Place, problem: str) -> None:
-        with self._lock:
-            new = problem != place.problem
-            place.problem = problem
+        new = problem != place.problem
+        place.problem = problem
         if problem and new:
             kept = "the state before it is served" if place.generation else "it is off"
             log.warning("collection %s: %s (%s)", collection, problem, kept)
