@@ -1,13 +1,28 @@
-"""The Answerer: the program in one page."""
+"""
+The Answerer: the program in one page.
+
+A chat comes in as the client sent it; it goes to the engine with the mode's own
+instructions, the passages that its question needs, and nothing of the rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
-from .chat import Chat
-from .engine.base import Reply
+from .chat import Chat, Sampling
+from .engine.base import Limits, Reply
+from .engine.queue import Place, Queued
+from .errors import BadRequest, ContextLengthExceeded
+from .modes import Mode, Modes
+from .prompts import Prompts
+from .rag.question import is_side_request, trimmed
+
+# What VS Code's agent mode opens with, in tokens (measured with Gemma's tokenizer),
+# and the longest a person may wait for it to be read. Under either, tools are no help.
+AGENT_PREAMBLE_TOKENS = 16_000
+AGENT_PREAMBLE_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -31,3 +46,159 @@ class Answering(Protocol):
 
     def reply(self, chat: Chat, caller: Caller) -> Answered:
         """Check *chat*, take a place, retrieve, and return the reply to read."""
+
+
+class Looking(Protocol):
+    """What the `Answerer` needs of retrieval."""
+
+    def augment(
+        self, chat: Chat, mode: Mode, key_id: str, room_tokens: int
+    ) -> tuple[Chat, str]:
+        """
+        Return *chat* with its passages, at most *room_tokens* of new ones, and what
+        to say of them in ``x-ofa-rag``. Never raises for a failed look-up.
+        """
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """What a site chooses about every answer."""
+
+    client_system: Literal["auto", "replace", "append"] = "auto"
+    tools: bool | Literal["auto"] = "auto"
+    max_tokens: int = 4096  # where the request names no limit
+
+
+class Answerer:
+    """Brief the model for its mode, add what the question needs, and let it answer."""
+
+    def __init__(
+        self,
+        queue: Queued,
+        modes: Modes,
+        prompts: Prompts,
+        *,
+        lookup: Looking | None = None,
+        settings: AnswerSettings | None = None,
+    ) -> None:
+        self._queue = queue
+        self._modes = modes
+        self._prompts = prompts
+        self._lookup = lookup
+        self._settings = settings or AnswerSettings()
+
+    def reply(self, chat: Chat, caller: Caller) -> Answered:
+        """
+        Return the reply to *chat*, not yet started, and the headers that go with it.
+
+        Raises what the client should see as a status: `UnknownModel`, `Overloaded`
+        (before any other work), or whatever the engine refuses.
+        """
+        mode = self._modes.pick(chat.model)
+        place = self._queue.reserve()
+        try:
+            return self._answer(chat, mode, caller, place)
+        except BaseException:
+            place.release()
+            raise
+
+    def _answer(self, chat: Chat, mode: Mode, caller: Caller, place: Place) -> Answered:
+        headers: dict[str, str] = {}
+        chat = self._with_sampling(chat, mode)
+        if is_side_request(chat, caller.user_agent):
+            # A title or a summary is no question to a domain expert.
+            chat, headers["x-ofa-rag"] = _as_side_request(chat), "skipped; side request"
+            return Answered(place.reply(chat), headers)
+        chat, told = self._with_tools_or_without(chat)
+        headers.update(told)
+        chat = self._briefed(chat, mode)
+        if self._lookup is None:
+            headers["x-ofa-rag"] = "skipped; retrieval is off"
+            return Answered(place.reply(chat), headers)
+        bare = chat
+        room = self._room(chat)
+        chat, headers["x-ofa-rag"] = self._lookup.augment(
+            chat, mode, caller.key_id, room
+        )
+        try:
+            return Answered(place.reply(chat), headers)
+        except ContextLengthExceeded:
+            # Passages must never make a chat fail that fits without them.
+            if chat is bare:
+                raise
+            place = self._queue.reserve()  # the refused chat gave the place back
+            headers["x-ofa-rag"] = "none; the context is full"
+            return Answered(place.reply(bare), headers)
+
+    def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
+        limit = Sampling(max_tokens=self._settings.max_tokens)
+        return replace(chat, sampling=chat.sampling.over(mode.sampling).over(limit))
+
+    def _with_tools_or_without(self, chat: Chat) -> tuple[Chat, Mapping[str, str]]:
+        if not chat.tools:
+            return chat, {}
+        if chat.tool_choice.kind == "none":
+            return _without_tools(chat), {"x-ofa-tools": "off; tool_choice is none"}
+        reason = tools_off_reason(self._settings.tools, self._queue.limits())
+        if not reason:
+            return chat, {}
+        if chat.tool_choice.kind in ("required", "named"):
+            raise BadRequest(
+                f"tool_choice: a call was demanded, but {reason}",
+                param="tool_choice",
+                code="unsupported_value",
+            )
+        return _without_tools(chat), {"x-ofa-tools": f"ignored; {reason}"}
+
+    def _briefed(self, chat: Chat, mode: Mode) -> Chat:
+        ours = self._prompts.render(mode, tools=bool(chat.tools))
+        theirs = "\n\n".join(
+            m.text for m in chat.messages if m.role == "system" and m.text.strip()
+        )
+        how = self._settings.client_system
+        # An agent's rules live in its system text; without tools it has none to keep.
+        keep = how == "append" or (how == "auto" and bool(chat.tools))
+        return chat.with_system(f"{ours}\n\n{theirs}" if keep and theirs else ours)
+
+    def _room(self, chat: Chat) -> int:
+        """Return how many tokens of passages fit beside *chat* and an answer."""
+        limits = self._queue.limits()
+        said = self._queue.count_tokens("\n".join(m.text for m in chat.messages))
+        wanted = chat.sampling.max_tokens or self._settings.max_tokens
+        answer = min(wanted, limits.output_tokens, limits.context_tokens // 4)
+        return max(0, limits.context_tokens - said - answer - 64 * len(chat.messages))
+
+
+def tools_off_reason(enabled: bool | Literal["auto"], limits: Limits) -> str:
+    """Return why tools have no effect with this engine; empty if they have."""
+    if enabled is False:
+        return "tools are off on this server ([tools] enabled = false)"
+    if not limits.tools:
+        return "this server's engine does not call tools"
+    if enabled == "auto":
+        if limits.context_tokens < AGENT_PREAMBLE_TOKENS:
+            return (
+                f"an agent's preamble of {AGENT_PREAMBLE_TOKENS} tokens does not fit "
+                f"the context of {limits.context_tokens}"
+            )
+        speed = limits.prefill_per_s
+        if speed and AGENT_PREAMBLE_TOKENS / speed > AGENT_PREAMBLE_WAIT_S:
+            minutes = AGENT_PREAMBLE_TOKENS / speed / 60
+            return (
+                f"reading an agent's preamble would take {minutes:.0f} minutes here "
+                "([tools] enabled = true turns them on all the same)"
+            )
+    return ""
+
+
+def _as_side_request(chat: Chat) -> Chat:
+    return replace(chat, tools=(), priority=1)
+
+
+def _without_tools(chat: Chat) -> Chat:
+    """Return *chat* without tools, and without the editor's reminders to use them."""
+    messages = tuple(
+        replace(m, text=trimmed(m.text)) if m.role == "user" else m
+        for m in chat.messages
+    )
+    return replace(chat, tools=(), messages=messages)

@@ -1,0 +1,313 @@
+"""The Answerer: what of a client's chat reaches the engine, and what is told back."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from ofa.answer import Answerer, AnswerSettings, Caller, tools_off_reason
+from ofa.chat import Chat, Message, Sampling, Tool, ToolChoice, gather
+from ofa.engine.base import Limits
+from ofa.engine.queue import Queued
+from ofa.engine.scripted import ScriptedEngine
+from ofa.errors import (
+    BadRequest,
+    ContextLengthExceeded,
+    Overloaded,
+    UnknownModel,
+)
+from ofa.modes import SEED_MODES, Mode, Modes
+from ofa.prompts import Prompts
+
+READ = Tool("read_file", "Read a file", {"type": "object", "properties": {}})
+VSCODE = Caller("key1", "GitHubCopilotChat/0.67.0")
+SCRIPT = Caller("key1", "OpenAI/Python 3.57.0")
+LIMITS = Limits(context_tokens=131072, output_tokens=8192, tools=True)
+
+
+class FixedLookup:
+    """Retrieval that puts the same words before the newest user message."""
+
+    def __init__(self, block: str = "PASSAGE ") -> None:
+        self.block = block
+        self.asked: list[tuple[Chat, str, int]] = []
+
+    def augment(self, chat, mode, key_id, room_tokens):
+        """Prefix the last message with the block."""
+        self.asked.append((chat, mode.name, room_tokens))
+        last = chat.messages[-1]
+        told = replace(last, text=self.block + last.text)
+        return replace(chat, messages=(*chat.messages[:-1], told)), "hit; n=1"
+
+
+class Small(ScriptedEngine):
+    """An engine that holds at most ten words."""
+
+    def reply(self, chat):
+        """Refuse what is longer, as the real ones do."""
+        words = sum(len(m.text.split()) for m in chat.messages)
+        if words > 10:
+            raise ContextLengthExceeded(f"{words} tokens, 10 fit", param="messages")
+        return super().reply(chat)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """Return prompts of one short line a part."""
+    for mode in SEED_MODES:
+        (tmp_path / mode.prompt).write_text(f"MODE {mode.name}")
+    (tmp_path / "common.txt").write_text("COMMON")
+    (tmp_path / "openai_tools.txt").write_text("TOOLS")
+    return Prompts(tmp_path, {})
+
+
+def ask(prompts, chat, caller=SCRIPT, *, engine=None, lookup=None, **settings):
+    """Answer *chat*; return the answer, the headers and the chat the engine saw."""
+    engine = engine or ScriptedEngine(["fine"], limits=LIMITS)
+    with closing(Queued(engine)) as queue:
+        answerer = Answerer(
+            queue,
+            Modes(),
+            prompts,
+            lookup=lookup,
+            settings=AnswerSettings(**settings),
+        )
+        answered = answerer.reply(chat, caller)
+        return gather(answered.reply), answered.headers, engine.asked[-1]
+
+
+def said(*messages, **more):
+    """Return a chat of the hpc mode with *messages* given as (role, text)."""
+    return Chat("ofa-hpc", tuple(Message(r, t) for r, t in messages), **more)
+
+
+def system(chat):
+    """Return the chat's system texts."""
+    return [m.text for m in chat.messages if m.role == "system"]
+
+
+@pytest.mark.parametrize("mode", SEED_MODES, ids=lambda mode: mode.name)
+def test_each_id_gets_its_own_prompt_and_collections(prompts, mode):
+    """The model id alone picks the domain."""
+    lookup = FixedLookup()
+    chat = replace(said(("user", "q")), model=mode.id)
+
+    _, headers, seen = ask(prompts, chat, lookup=lookup)
+
+    assert system(seen) == [f"MODE {mode.name}\n\nCOMMON"]
+    assert lookup.asked[0][1] == mode.name
+    assert seen.messages[-1].text == "PASSAGE q"
+    assert headers["x-ofa-rag"] == "hit; n=1"
+
+
+def test_unknown_model_is_refused_with_those_on_offer(prompts):
+    """The message lists what can be asked for."""
+    with pytest.raises(UnknownModel, match="ofa-reframe") as caught:
+        ask(prompts, replace(said(("user", "q")), model="gpt-4"))
+
+    assert caught.value.param == "model"
+
+
+def test_a_full_queue_refuses_before_any_other_work(prompts):
+    """Nothing is looked up or counted for a request without a place."""
+    lookup = FixedLookup()
+    with closing(Queued(ScriptedEngine(), running=1, waiting=0)) as queue:
+        answerer = Answerer(queue, Modes(), prompts, lookup=lookup)
+        answerer.reply(said(("user", "q")), SCRIPT)
+
+        with pytest.raises(Overloaded):
+            answerer.reply(said(("user", "q")), SCRIPT)
+
+    assert len(lookup.asked) == 1
+
+
+def test_client_system_goes_without_tools_and_stays_with_them(prompts):
+    """An agent's rules live in its system text; a script's would fight ours."""
+    chat = said(("system", "AGENT RULES"), ("user", "q"))
+
+    _, _, plain = ask(prompts, chat)
+    _, _, agent = ask(prompts, replace(chat, tools=(READ,)))
+
+    assert system(plain) == ["MODE hpc\n\nCOMMON"]
+    assert system(agent) == ["TOOLS\n\nMODE hpc\n\nCOMMON\n\nAGENT RULES"]
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"), [("replace", False), ("append", True)], ids=str
+)
+def test_a_site_can_decide_on_client_system_text(prompts, how, kept):
+    """`replace` always drops it, `append` always keeps it."""
+    chat = said(("system", "A"), ("user", "q"), ("system", "B"), tools=(READ,))
+
+    _, _, with_tools = ask(prompts, chat, client_system=how)
+    _, _, without = ask(prompts, replace(chat, tools=()), client_system=how)
+
+    assert ("A\n\nB" in system(with_tools)[0]) is kept
+    assert ("A\n\nB" in system(without)[0]) is kept
+    assert len(system(without)) == 1
+
+
+def test_side_request_of_an_editor_is_left_alone(prompts):
+    """A title gets no mode prompt, no passages, its own system text, less priority."""
+    lookup = FixedLookup()
+    chat = said(("system", "Write a title"), ("user", "q"))
+
+    _, headers, seen = ask(prompts, chat, VSCODE, lookup=lookup)
+
+    assert system(seen) == ["Write a title"]
+    assert seen.priority == 1
+    assert lookup.asked == []
+    assert headers["x-ofa-rag"].startswith("skipped")
+
+
+def test_compaction_is_a_side_request_and_needs_no_tools(prompts):
+    """VS Code's summary comes with all tools and wants no call."""
+    chat = said(
+        ("system", "Summarise"),
+        ("user", "<userRequest>\nhow do I submit?\n</userRequest>"),
+        ("assistant", "With sbatch."),
+        ("user", "Summarise the conversation so far."),
+        tools=(READ,),
+    )
+
+    _, _, seen = ask(prompts, chat, VSCODE)
+
+    assert system(seen) == ["Summarise"]
+    assert seen.tools == () and seen.priority == 1
+
+
+def test_tools_an_engine_cannot_call_are_dropped_and_said(prompts):
+    """R029: an agent can still chat; the header says why its tools did nothing."""
+    engine = ScriptedEngine(limits=replace(LIMITS, tools=False))
+    chat = said(("system", "RULES"), ("user", "hello"), tools=(READ,))
+
+    answer, headers, seen = ask(prompts, chat, VSCODE, engine=engine)
+
+    assert answer.text == "ok"
+    assert seen.tools == ()
+    assert system(seen) == ["MODE hpc\n\nCOMMON"]
+    assert headers["x-ofa-tools"].startswith("ignored; ")
+
+
+def test_reminders_to_use_tools_go_with_the_tools(prompts):
+    """What tells the model to use tools is dropped where it has none."""
+    engine = ScriptedEngine(limits=replace(LIMITS, tools=False))
+    text = (
+        "<reminderInstructions>\nuse tools\n</reminderInstructions>\n"
+        "<userRequest>\nq\n</userRequest>"
+    )
+
+    _, _, seen = ask(prompts, said(("user", text), tools=(READ,)), engine=engine)
+
+    assert seen.messages[-1].text == "<userRequest>\nq\n</userRequest>"
+
+
+@pytest.mark.parametrize(
+    "choice", [ToolChoice("required"), ToolChoice("named", "read_file")], ids=str
+)
+def test_demanding_a_call_where_there_are_no_tools_is_refused(prompts, choice):
+    """R029: what can't be honoured is refused by name, not dropped."""
+    engine = ScriptedEngine(limits=replace(LIMITS, tools=False))
+    chat = said(("user", "q"), tools=(READ,), tool_choice=choice)
+
+    with pytest.raises(BadRequest) as caught:
+        ask(prompts, chat, engine=engine)
+
+    assert (caught.value.param, caught.value.code) == (
+        "tool_choice",
+        "unsupported_value",
+    )
+
+
+def test_tool_choice_none_hides_the_tools(prompts):
+    """The model doesn't see what it may not use."""
+    chat = said(("user", "q"), tools=(READ,), tool_choice=ToolChoice("none"))
+
+    _, headers, seen = ask(prompts, chat)
+
+    assert seen.tools == ()
+    assert headers["x-ofa-tools"].startswith("off")
+
+
+@pytest.mark.parametrize(
+    ("enabled", "limits", "off"),
+    [
+        ("auto", LIMITS, False),
+        ("auto", replace(LIMITS, context_tokens=8192), True),
+        ("auto", replace(LIMITS, prefill_per_s=130.0), True),
+        ("auto", replace(LIMITS, prefill_per_s=2000.0), False),
+        (True, replace(LIMITS, prefill_per_s=130.0), False),
+        (True, replace(LIMITS, tools=False), True),
+        (False, LIMITS, True),
+    ],
+    ids=str,
+)
+def test_auto_turns_tools_off_where_an_agent_would_wait_minutes(enabled, limits, off):
+    """16k tokens of preamble are measured against context and speed."""
+    assert bool(tools_off_reason(enabled, limits)) is off
+
+
+def test_sampling_is_the_requests_then_the_modes(prompts):
+    """What a request doesn't say, the mode does; no limit means the site's."""
+    chat = said(("user", "q"), sampling=Sampling(temperature=0.0))
+
+    _, _, seen = ask(prompts, chat, max_tokens=77)
+
+    assert seen.sampling.temperature == 0.0
+    assert seen.sampling.top_k == 64
+    assert seen.sampling.max_tokens == 77
+
+
+def test_passages_never_make_a_chat_fail_that_fits_without(prompts):
+    """A full context costs the passages, not the answer."""
+    lookup = FixedLookup("word " * 50)
+
+    answer, headers, seen = ask(
+        prompts, said(("user", "q")), engine=Small(), lookup=lookup
+    )
+
+    assert answer.text == "ok"
+    assert seen.messages[-1].text == "q"
+    assert headers["x-ofa-rag"] == "none; the context is full"
+
+
+def test_a_chat_that_does_not_fit_by_itself_is_refused(prompts):
+    """Both numbers reach the client, and no place stays taken."""
+    with closing(Queued(Small(), running=1, waiting=0)) as queue:
+        answerer = Answerer(queue, Modes(), prompts, lookup=FixedLookup())
+
+        with pytest.raises(ContextLengthExceeded, match="10 fit"):
+            answerer.reply(said(("user", "long " * 50)), SCRIPT)
+
+        assert queue.depth() == (0, 0)
+
+
+def test_room_for_passages_is_what_chat_and_answer_leave(prompts):
+    """A long conversation leaves less room, never less than none."""
+    limits = Limits(context_tokens=1000, output_tokens=400)
+    lookup = FixedLookup("")
+    for words in (10, 5000):
+        ask(
+            prompts,
+            said(("user", "w " * words)),
+            engine=ScriptedEngine(limits=limits),
+            lookup=lookup,
+        )
+
+    rooms = [asked[2] for asked in lookup.asked]
+    assert 500 < rooms[0] < 750
+    assert rooms[1] == 0
+
+
+def test_a_site_may_add_a_mode_in_one_row(prompts, tmp_path):
+    """One row and one file: nothing else changes."""
+    (tmp_path / "own.txt").write_text("OWN")
+    mode = Mode("ofa-own", "own", "Own", "own.txt", ("own",), "OWN")
+    engine = ScriptedEngine(limits=LIMITS)
+    with closing(Queued(engine)) as queue:
+        answerer = Answerer(queue, Modes((*SEED_MODES, mode)), prompts)
+
+        chat = replace(said(("user", "q")), model="ofa-own")
+        gather(answerer.reply(chat, SCRIPT).reply)
+
+    assert system(engine.asked[0]) == ["OWN\n\nCOMMON"]
