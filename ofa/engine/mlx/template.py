@@ -1,0 +1,254 @@
+"""
+From the messages of a `Chat` to the token ids a model was trained on.
+
+Knows model families, chat templates and what they cannot bear; nothing of engines.
+A conversation is folded first, so that any order of roles fits any template:
+
+* leading system texts become one; a later one becomes user text where it stands;
+* a tool's result becomes user text, a call a line of the assistant's text (templates
+  with a tool format of their own are not used for that yet); reasoning is left out;
+* neighbours of one role become one, joined by a blank line;
+* a conversation starts with a user turn, empty if it must.
+
+The template is rendered over stand-ins for the texts. So what an author wrote can
+neither be taken for the template's own markers nor trip its logic.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...chat import Message, ToolCall
+from ...errors import BadRequest, ConfigError
+from ..text import CHANNEL, THINK, Markers
+from .vocabulary import Tokenizer, Vocabulary
+
+_GEMMA_3 = """{{ bos_token }}{% for m in messages %}
+{%- if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}
+{{- '<start_of_turn>' + ('model' if m.role == 'assistant' else 'user') + '\\n'
+    + m.content | trim + '<end_of_turn>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+
+_GEMMA_4 = """{{ bos_token }}
+{%- if enable_thinking and (not messages or messages[0].role != 'system') %}
+{{- '<|turn>system\\n<|think|>\\n<turn|>\\n' }}{% endif %}{% for m in messages %}
+{{- '<|turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n'
+    + ('<|think|>\\n' if enable_thinking and loop.first and m.role == 'system' else '')
+    + m.content | trim + '<turn|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|turn>model\\n' }}
+{%- if not enable_thinking %}{{ '<|channel>thought\\n<channel|>' }}{% endif %}
+{%- endif %}"""
+
+_CHATML = """{% for m in messages %}
+{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+_PLAIN = """{{ bos_token }}{% for m in messages %}
+{{- m.role | capitalize + ': ' + m.content + '\\n\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+
+
+@dataclass(frozen=True)
+class Family:
+    """
+    What models of one line share.
+
+    *sign* is the token that tells it apart; *ends* are tokens that end an answer,
+    beside the tokenizer's own; *shown* are control tokens that may stay in the text
+    for a later reader; *template* is used where the model brings none.
+    """
+
+    name: str
+    sign: str
+    ends: tuple[str, ...] = ()
+    thinking: Markers | None = None
+    shown: tuple[str, ...] = ()
+    template: str = _PLAIN
+    stop_strings: tuple[str, ...] = ()
+
+
+# fmt: off
+FAMILIES: tuple[Family, ...] = (  # the first whose sign is a token
+    # <|tool_response> is where a server has to halt and answer; Gemma 4's own list
+    # of end tokens lacks it in several published conversions.
+    Family("gemma4", "<|turn>", ("<eos>", "<turn|>", "<|tool_response>"), CHANNEL,
+           ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
+           _GEMMA_4),
+    Family("gemma3", "<start_of_turn>", ("<eos>", "<end_of_turn>"), None, (), _GEMMA_3),
+    Family("chatml", "<|im_start|>", ("<|im_end|>",), THINK,
+           ("<think>", "</think>", "<tool_call>", "</tool_call>"), _CHATML),
+    # Nothing ends a turn here: a base model would go on with both roles.
+    Family("plain", "", stop_strings=("\n\nUser:", "\n\nSystem:")),
+)
+# fmt: on
+
+
+def find_family(vocabulary: Vocabulary) -> Family:
+    """Return the family that *vocabulary* belongs to; refuse a maimed one."""
+    family = next(f for f in FAMILIES if not f.sign or f.sign in vocabulary.ids)
+    missing = [token for token in family.ends if token not in vocabulary.ids]
+    if missing:
+        raise ConfigError(
+            f"the model's tokenizer looks like {family.name} but lacks "
+            f"{', '.join(missing)}; answers would not end: get another conversion"
+        )
+    return family
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model reads, and whether it starts inside an opened thought."""
+
+    ids: tuple[int, ...]
+    thinking: bool = False
+
+
+class Prompts:
+    """Renders conversations for one model; safe to use from many threads."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+        self.family = find_family(vocabulary)
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._own = None if tokenizer.has_chat_template else self.family.template
+        self._bos = tokenizer.bos_token_id
+        self._adds_bos = _adds_bos(tokenizer)
+        nonce = secrets.token_hex(8)
+        self._stand_in = f"\ue000{nonce}:{{}}\ue001"
+        self._stand_ins = re.compile(f"\ue000{nonce}:([0-9]+)\ue001")
+        self._takes_system = self._bears_system()
+
+    def render(self, messages: Sequence[Message], *, thinking: bool = False) -> Prompt:
+        """Return the prompt for the assistant's next turn after *messages*."""
+        turns = fold(messages, takes_system=self._takes_system)
+        text = self._fill(turns, thinking)
+        parts = self._stand_ins.split(text)
+        order = [int(number) for number in parts[1::2]]
+        wanted = [n for n, (_, said) in enumerate(turns) if said.strip()]
+        if sorted(order) != wanted:
+            raise BadRequest(
+                "messages: this model's chat template does not show each message "
+                "exactly once; send fewer roles or use another model",
+                param="messages",
+            )
+        whole = "".join(
+            turns[int(part)][1].strip() if n % 2 else self._vocabulary.mark(part)
+            for n, part in enumerate(parts)
+        )
+        ids = self._start(self._vocabulary.encode(whole))
+        marks = self.family.thinking
+        return Prompt(
+            tuple(ids),
+            thinking=marks is not None and parts[-1].rstrip().endswith(marks.open),
+        )
+
+    def _fill(self, turns: Sequence[tuple[str, str]], thinking: bool) -> str:
+        from jinja2 import TemplateError
+
+        spoken = [
+            {"role": role, "content": self._mask(text, n)}
+            for n, (role, text) in enumerate(turns)
+        ]
+        more = {"chat_template": self._own} if self._own else {}
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    spoken,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    enable_thinking=thinking,
+                    **more,
+                )
+            )
+        # Templates are programs of the model's makers: besides their own refusals
+        # they stumble over types and missing fields.
+        except (TemplateError, TypeError, ValueError, LookupError) as error:
+            reason = (str(error).splitlines() or [""])[0][:200]
+            raise BadRequest(
+                f"messages: this model's chat template refuses them: {reason}",
+                param="messages",
+            ) from error
+
+    def _mask(self, text: str, number: int) -> str:
+        """Return a stand-in for *text* between its own outer blanks, which the
+        template may trim or keep."""
+        core = text.strip()
+        if not core:
+            return text
+        before, _, after = text.partition(core)
+        return before + self._stand_in.format(number) + after
+
+    def _start(self, ids: list[int]) -> list[int]:
+        """Return *ids* with the begin token once if it is wanted, else without."""
+        if self._bos is None:
+            return ids
+        first = next((n for n, token in enumerate(ids) if token != self._bos), len(ids))
+        wanted = first > 0 or self._adds_bos
+        return [self._bos, *ids[first:]] if wanted else ids
+
+    def _bears_system(self) -> bool:
+        turns = [("system", "a"), ("user", "b")]
+        try:
+            found = self._stand_ins.findall(self._fill(turns, False))
+        except BadRequest:
+            return False
+        return sorted(found) == ["0", "1"]
+
+
+def fold(
+    messages: Iterable[Message], *, takes_system: bool = True
+) -> list[tuple[str, str]]:
+    """Return (role, text) turns that any template bears: system once and first, then
+    user and assistant by turns, user first; no text is lost."""
+    system: list[str] = []
+    turns: list[tuple[str, str]] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        names.update({call.id: call.name for call in message.calls})
+        if message.role == "system" and not turns:
+            system.append(message.text)
+        else:
+            _append(turns, *_plain(message, names))
+    if not turns or turns[0][0] != "user":
+        turns.insert(0, ("user", ""))
+    head = _joined(system)
+    if head and takes_system:
+        return [("system", head), *turns]
+    turns[0] = ("user", _joined((head, turns[0][1])))
+    return turns
+
+
+def _append(turns: list[tuple[str, str]], role: str, text: str) -> None:
+    if turns and turns[-1][0] == role:
+        turns[-1] = (role, _joined((turns[-1][1], text)))
+    else:
+        turns.append((role, text))
+
+
+def _plain(message: Message, names: dict[str, str]) -> tuple[str, str]:
+    """Return role and text of *message* where only the two speakers exist."""
+    if message.role == "assistant":
+        calls = (_called(call) for call in message.calls)
+        return "assistant", _joined((message.text, *calls))
+    if message.role == "tool":
+        # Editors trim old turns, so a result may have lost its call.
+        name = names.get(message.answers) or message.name or "an earlier call"
+        return "user", f"Result of {name}:\n{message.text}"
+    return "user", message.text
+
+
+def _called(call: ToolCall) -> str:
+    return f"[called {call.name} {json.dumps(call.arguments, ensure_ascii=False)}]"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(text for text in texts if text)
+
+
+def _adds_bos(tokenizer: Tokenizer) -> bool:
+    start = tokenizer.encode("")
+    return bool(start) and start[0] == tokenizer.bos_token_id
