@@ -7,14 +7,22 @@ A new mode is one row (or one ``[modes.NAME]`` table in site.toml) and one file 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from .chat import Sampling
-from .errors import UnknownModel
+from .config_schema import ModeChange
+from .config_values import nearest
+from .errors import ConfigError, UnknownModel
 
 # Fixed, so that a client which caches /v1/models sees the same bytes on each start.
 CREATED = 1767225600  # 2026-01-01T00:00:00Z
+
+_UNSET = Sampling()
+_LEAD_IN = "Reference material that may help with the request:"
+# Its id stands in URLs and in editors' settings, its name in file names.
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Mode:
     prompt: str  # file in prompts/
     collections: tuple[str, ...]
     label: str
-    lead_in: str = "Reference material that may help with the request:"
+    lead_in: str = _LEAD_IN
     sampling: Sampling = Sampling()
     hidden: bool = False
 
@@ -43,9 +51,12 @@ _FACTUAL = Sampling(temperature=0.2, top_p=0.95, top_k=64)
 
 
 def _row(
-    name: str, title: str, label: str, collections: tuple[str, ...], lead_in: str = ""
+    name: str,
+    title: str,
+    label: str,
+    collections: tuple[str, ...],
+    lead_in: str = _LEAD_IN,
 ) -> Mode:
-    more = {"lead_in": lead_in} if lead_in else {}
     return Mode(
         id=f"ofa-{name}",
         name=name,
@@ -53,8 +64,8 @@ def _row(
         prompt=f"{name}.txt",
         collections=collections,
         label=label,
+        lead_in=lead_in,
         sampling=_FACTUAL,
-        **more,
     )
 
 
@@ -97,3 +108,56 @@ class Modes:
         raise UnknownModel(
             f"model: no such model; this server has {offered}", param="model"
         )
+
+
+def with_changes(
+    rows: Iterable[Mode],
+    changes: Mapping[str, ModeChange],
+    everywhere: Sampling = _UNSET,
+) -> tuple[Mode, ...]:
+    """
+    Return *rows* as a site changed them, its new modes last.
+
+    *everywhere* goes over each row's sampling, a mode's own change over that. Raises
+    `ConfigError` for a change that fits no mode and does not make a whole new one.
+    """
+    known = {mode.name: mode for mode in rows}
+    for name, change in changes.items():
+        if name not in known:
+            known[name] = _new_mode(name, change, known)
+    modes = tuple(
+        _changed(mode, changes.get(mode.name, ModeChange()), everywhere)
+        for mode in known.values()
+    )
+    if all(mode.hidden for mode in modes):
+        raise ConfigError("modes: all of them are hidden; leave one to choose")
+    return modes
+
+
+def _new_mode(name: str, change: ModeChange, known: Mapping[str, Mode]) -> Mode:
+    if not _NAME.fullmatch(name) or name.startswith("ofa-"):
+        raise ConfigError(
+            f"{change.where}: modes.{name}: a mode's name is up to 40 of a-z, 0-9 and "
+            "-, without the ofa- that its id gets"
+        )
+    if not change.title:
+        hint = nearest(name, known)
+        raise ConfigError(
+            f"{change.where}: modes.{name}: no such mode{hint or ';'} "
+            "a new one needs a title"
+        )
+    label = name.upper().replace("-", "_")
+    return replace(_row(name, change.title, label, (name,)), title=change.title)
+
+
+def _changed(mode: Mode, change: ModeChange, everywhere: Sampling) -> Mode:
+    own = Sampling(
+        temperature=change.temperature, top_p=change.top_p, top_k=change.top_k
+    )
+    texts = {
+        name: value
+        for name in ("title", "prompt", "collections", "label", "lead_in", "hidden")
+        if (value := getattr(change, name)) is not None
+    }
+    sampling = own.over(everywhere).over(mode.sampling)
+    return replace(mode, sampling=sampling, **texts)
