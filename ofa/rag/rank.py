@@ -1,0 +1,131 @@
+"""
+Two kinds of scores to one order: convex fusion, precedence, no doubles.
+
+Knows arrays and passages; nothing of where questions come from. The same scores always
+give the same order: ties go to the collection and the passage that come first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .generation import Generation
+from .passage import Hit, Passage
+
+Scores = NDArray[np.float32]
+
+# Of each side's best, so many are compared; both lists are long enough to overlap.
+POOL = 60
+
+# What the question before counts on the lexical side, where this one leans on it.
+PREVIOUS_WEIGHT = 0.5
+
+# What the first collection's passages gain over the others', on a scale of 0 to 1: a
+# site's own notes go before general ones where both fit the question.
+PRECEDENCE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """One collection's scores for one question; without vectors, no *cosines*."""
+
+    generation: Generation
+    words: Scores
+    cosines: Scores = np.empty(0, dtype=np.float32)
+
+    def with_cosines(self, vector: Scores) -> Leg:
+        """Return a copy that has each passage's cosine to *vector*."""
+        return replace(self, cosines=self.generation.vectors @ vector)
+
+
+def ranked(
+    legs: Sequence[Leg], *, dense_weight: float, max_per_file: int, max_hits: int
+) -> tuple[Hit, ...]:
+    """
+    Return the best hits of all *legs*, which stand in their order of precedence.
+
+    Pinned passages come first. A text is shown once, a file at most *max_per_file*
+    times.
+    """
+    scored = sorted(_fused(legs, dense_weight), key=lambda entry: entry[0])
+    hits = (hit for _, hit in scored)
+    return tuple(_thinned(hits, max_per_file, max_hits))
+
+
+Entry = tuple[tuple[bool, float, int, int], Hit]
+
+
+def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
+    pools = [_pool(leg) for leg in legs]
+    dense = any(leg.cosines.size for leg in legs)
+    weight = dense_weight if dense else 0.0
+    most = max(
+        (leg.words[p].max(initial=0) for leg, p in zip(legs, pools, strict=True))
+    )
+    low, high = _bounds(legs, pools)
+    for place, (leg, pool) in enumerate(zip(legs, pools, strict=True)):
+        bonus = PRECEDENCE if place == 0 and len(legs) > 1 else 0.0
+        for row in pool:
+            passage = leg.generation.passages[row]
+            cosine = float(leg.cosines[row]) if leg.cosines.size else 0.0
+            near = (cosine - low) / (high - low) if leg.cosines.size else 0.0
+            alike = float(leg.words[row]) / most if most else 0.0
+            score = weight * near + (1 - weight) * alike
+            order = (not passage.pinned, -(score + bonus), place, int(row))
+            yield order, Hit(passage, float(score), cosine)
+
+
+def _pool(leg: Leg) -> NDArray[np.intp]:
+    """Return the rows worth comparing: each side's best, and all pinned ones."""
+    rows = {int(row) for row in _best(leg.words) if leg.words[row] > 0}
+    rows |= {int(row) for row in _best(leg.cosines)}
+    rows |= {row for row, p in enumerate(leg.generation.passages) if p.pinned}
+    return np.array(sorted(rows), dtype=np.intp)
+
+
+def _best(scores: Scores) -> NDArray[np.intp]:
+    if len(scores) <= POOL:
+        return np.arange(len(scores))
+    # Stable, so that equal scores give the same pool on every machine.
+    return np.argsort(-scores, kind="stable")[:POOL]
+
+
+def _bounds(
+    legs: Sequence[Leg], pools: Sequence[NDArray[np.intp]]
+) -> tuple[float, float]:
+    """Return the least and the greatest cosine of all pools, never equal."""
+    cosines = [
+        leg.cosines[pool]
+        for leg, pool in zip(legs, pools, strict=True)
+        if leg.cosines.size and pool.size
+    ]
+    if not cosines:
+        return 0.0, 1.0
+    low, high = min(c.min() for c in cosines), max(c.max() for c in cosines)
+    return float(low), float(high) if high > low else float(low) + 1.0
+
+
+def _thinned(hits: Iterator[Hit], max_per_file: int, max_hits: int) -> Iterator[Hit]:
+    texts: set[str] = set()
+    files: Counter[tuple[str, str]] = Counter()
+    shown = 0
+    for hit in hits:
+        file = (hit.passage.collection, hit.passage.path)
+        text = _content(hit.passage)
+        full = files[file] >= max_per_file and not hit.passage.pinned
+        if text in texts or full or shown >= max_hits:
+            continue
+        texts.add(text)
+        files[file] += 1
+        shown += 1
+        yield hit
+
+
+def _content(passage: Passage) -> str:
+    """Return what makes two passages the same to a reader, whatever their layout."""
+    return " ".join(passage.text.split())

@@ -1,0 +1,363 @@
+"""
+From a question to ranked passages: dense and lexical search, joined and gated.
+
+Knows generations, scores and the floor; nothing of prompts, tokens or HTTP. A search
+never harms a chat: whatever goes wrong or takes too long ends in a `Found` whose
+*reason* says so, and what had been found by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import rank
+from .courtesy import is_continuation, is_small_talk
+from .generation import Generation
+from .lexical import tokens
+from .passage import Hit, Passage
+from .words import STOP_WORDS, surface
+
+log = logging.getLogger("ofa.rag")
+
+# Of the cosine between a question and its best passage (MiniLM): see docs/decisions.md.
+FLOOR = 0.3
+# Without vectors: the share of a question's words that one passage must have.
+WORDS_FLOOR = 0.5
+
+# A worker that hangs (a dead file server) keeps its place; the rest goes on.
+PLACES = 8
+# Question vectors kept: one question is asked of shared and of private passages.
+_VECTORS_KEPT = 16
+# The share of a budget that pinned passages may take from those that were found.
+_PINNED_SHARE = 0.5
+
+
+class Generations(Protocol):
+    """What is searched: a `Shelf`, or anything that hands out generations."""
+
+    def generation(self, collection: str) -> Generation | None:
+        """Return a collection's state, or None if there is none."""
+
+    def collections(self) -> tuple[str, ...]:
+        """Return the names of all collections."""
+
+
+class Embedding(Protocol):
+    """What turns a question into a vector: an `Embedder`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What must be equal for vectors to be comparable."""
+
+    def query(self, text: str) -> NDArray[np.float32]:
+        """Return the unit vector of a question."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """
+    Passages, best first, and why these or none.
+
+    *reason* begins with ``hit``, ``none``, ``skipped`` or ``failed``; a colon and more
+    may follow, never text of a question or document.
+    """
+
+    hits: tuple[Hit, ...] = ()
+    reason: str = "none"
+
+    @property
+    def kind(self) -> str:
+        """The first word of the reason."""
+        return self.reason.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to rank and when to find nothing; *floor* None lets every match through."""
+
+    dense_weight: float = 0.3  # the rest is the lexical side's: best on the benchmark
+    floor: float | None = FLOOR
+    max_per_file: int = 3
+    max_hits: int = 24
+    deadline_s: float = 1.0
+
+
+class Retriever:
+    """
+    Finds passages of *shared* collections and, where given, of the user's *private*
+    ones. *embedder* returns None while there is none: then words alone decide.
+    """
+
+    def __init__(
+        self,
+        shared: Generations,
+        embedder: Callable[[], Embedding | None],
+        *,
+        private: Generations | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._shared = shared
+        self._private = private
+        self._embedder = embedder
+        self._settings = settings or Settings()
+        self._places = threading.BoundedSemaphore(PLACES)
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._vectors: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+
+    def find(
+        self, collections: Sequence[str], question: str, previous: str = ""
+    ) -> Found:
+        """
+        Return passages of *collections*, which stand in their order of precedence.
+
+        *previous* is the question before, where this one leans on it. Never raises, and
+        returns within the deadline.
+        """
+        return self._find(self._shared, lambda: collections, (question, previous))
+
+    def find_private(self, question: str, previous: str = "") -> Found:
+        """Return passages of all the user's own collections, likewise."""
+        if self._private is None:
+            return Found()
+        names = self._private.collections
+        return self._find(self._private, names, (question, previous))
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many searches ended in which kind of reason."""
+        with self._lock:
+            return dict(self._counts)
+
+    def _find(
+        self,
+        shelf: Generations,
+        names: Callable[[], Sequence[str]],
+        asked: tuple[str, str],
+    ) -> Found:
+        found = _skipped(asked[0]) or self._within_deadline(shelf, names, asked)
+        with self._lock:
+            self._counts[found.kind] += 1
+        return found
+
+    def _within_deadline(
+        self,
+        shelf: Generations,
+        names: Callable[[], Sequence[str]],
+        asked: tuple[str, str],
+    ) -> Found:
+        wait_s = self._settings.deadline_s
+        if not self._places.acquire(blocking=False):
+            return Found(reason="failed: too many searches at once")
+        search = _Search(Found(reason=f"failed: nothing within {wait_s:g} s"))
+        threading.Thread(
+            target=self._run,
+            args=(search, shelf, names, asked),
+            name="ofa-retrieve",
+            daemon=True,  # one that hangs must not keep the process
+        ).start()
+        search.done.wait(wait_s)
+        return search.found
+
+    def _run(
+        self,
+        search: _Search,
+        shelf: Generations,
+        names: Callable[[], Sequence[str]],
+        asked: tuple[str, str],
+    ) -> None:
+        try:
+            self._search(search, shelf, names(), asked)
+        except Exception as exc:  # noqa: BLE001 - the thread's hand-over
+            # The message may quote a question or a path: the class must do.
+            log.warning("retrieval failed: %s", type(exc).__name__)
+            search.fail(type(exc).__name__)
+        finally:
+            self._places.release()
+            search.done.set()
+
+    def _search(
+        self,
+        search: _Search,
+        shelf: Generations,
+        names: Sequence[str],
+        asked: tuple[str, str],
+    ) -> None:
+        opened = [(name, shelf.generation(name)) for name in names]
+        generations = [generation for _, generation in opened if generation]
+        if not generations:
+            search.found = Found(reason="none: no index")
+            return
+        words = _Words.of(asked[0], generations)
+        if not words.known:
+            search.found = Found(reason="none: no known word")
+            return
+        legs = words.legs(generations, asked[1])
+        late = "by words alone, the embedding model took too long"
+        search.found = self._by_words(legs, words, late)
+        search.found = self._by_both(legs, words, asked)
+
+    def _by_words(self, legs: Sequence[rank.Leg], words: _Words, why: str) -> Found:
+        hits = self._ranked(legs)
+        if self._settings.floor is not None:
+            best = max((words.share_in(hit.passage) for hit in hits[:5]), default=0.0)
+            if best < WORDS_FLOOR:
+                return Found(reason=f"none: below the floor, {why}")
+        return Found(hits, f"hit: {why}" if hits else "none")
+
+    def _by_both(
+        self, legs: Sequence[rank.Leg], words: _Words, asked: tuple[str, str]
+    ) -> Found:
+        embedder = self._embedder()
+        if embedder is None:
+            why = "by words alone, the embedding model is not loaded"
+            return self._by_words(legs, words, why)
+        print_ = embedder.fingerprint
+        alike = [leg for leg in legs if leg.generation.manifest.fingerprint == print_]
+        if not alike:
+            why = "by words alone, the index was made with another embedding model"
+            return self._by_words(legs, words, why)
+        vector = self._vector(embedder, " ".join(filter(None, reversed(asked))))
+        full = [
+            leg.with_cosines(vector) if leg in alike else leg  # a mixed shelf
+            for leg in legs
+        ]
+        top = max(float(leg.cosines.max(initial=-1.0)) for leg in full)
+        floor = self._settings.floor
+        if floor is not None and top < floor:
+            return Found(reason=f"none: below the floor ({top:.2f} of {floor:.2f})")
+        hits = self._ranked(full)
+        return Found(hits, "hit" if hits else "none")
+
+    def _ranked(self, legs: Sequence[rank.Leg]) -> tuple[Hit, ...]:
+        return rank.ranked(
+            legs,
+            dense_weight=self._settings.dense_weight,
+            max_per_file=self._settings.max_per_file,
+            max_hits=self._settings.max_hits,
+        )
+
+    def _vector(self, embedder: Embedding, text: str) -> NDArray[np.float32]:
+        key = f"{embedder.fingerprint} {text}"
+        with self._lock:
+            known = self._vectors.get(key)
+        if known is not None:
+            return known
+        vector = embedder.query(text)
+        with self._lock:
+            self._vectors[key] = vector
+            while len(self._vectors) > _VECTORS_KEPT:
+                self._vectors.popitem(last=False)
+        return vector
+
+
+def select(
+    found: Found,
+    *,
+    count_tokens: Callable[[str], int],
+    max_tokens: int,
+    max_passages: int,
+) -> tuple[Passage, ...]:
+    """
+    Return the best passages that fit in *max_tokens*, whole ones only.
+
+    Pinned ones stand first and may take half, so that an authoritative page is there
+    and what was asked for is too. One that does not fit is left out, not cut.
+    """
+    pinned = [hit.passage for hit in found.hits if hit.passage.pinned]
+    rest = [hit.passage for hit in found.hits if not hit.passage.pinned]
+    share = _PINNED_SHARE if rest else 1.0
+    first, spent = _fill(
+        pinned, count_tokens, int(max_tokens * share), int(max_passages * share)
+    )
+    others, _ = _fill(rest, count_tokens, max_tokens - spent, max_passages - len(first))
+    return (*first, *others)
+
+
+def _fill(
+    passages: Sequence[Passage],
+    count_tokens: Callable[[str], int],
+    max_tokens: int,
+    max_passages: int,
+) -> tuple[tuple[Passage, ...], int]:
+    chosen: list[Passage] = []
+    spent = 0
+    for passage in passages:
+        if len(chosen) >= max_passages:
+            break
+        header = f"[9] {passage.collection}/{passage.path} > {passage.section}"
+        cost = count_tokens(f"{header}\n{passage.text}\n\n")
+        if spent + cost <= max_tokens:
+            chosen.append(passage)
+            spent += cost
+    return tuple(chosen), spent
+
+
+class _Search:
+    """What one search has come to so far; read by its caller when time is up."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.done = threading.Event()
+
+    def fail(self, name: str) -> None:
+        """Keep what words alone have found, if anything."""
+        if self.found.hits:
+            self.found = replace(self.found, reason=f"hit: by words alone, {name}")
+        else:
+            self.found = Found(reason=f"failed: {name}")
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A question's words, as the collections that are searched know them."""
+
+    question: str
+    queries: tuple[str, ...]  # one a collection, mistyped words put right
+    known: bool  # some word of content is, or nearly is, in one of them
+
+    @classmethod
+    def of(cls, question: str, generations: Sequence[Generation]) -> _Words:
+        content = [w for w in dict.fromkeys(surface(question)) if w not in STOP_WORDS]
+        sides = [generation.lexical for generation in generations]
+        # A word that any collection knows is a word, and no typo of another's.
+        unknown = [w for w in content if not any(side.has_word(w) for side in sides)]
+        text = " ".join(unknown)
+        expanded = [side.expand(text) if text else "" for side in sides]
+        known = len(unknown) < len(content) or any(more != text for more in expanded)
+        return cls(question, tuple(f"{question} {more}" for more in expanded), known)
+
+    def legs(
+        self, generations: Sequence[Generation], previous: str
+    ) -> tuple[rank.Leg, ...]:
+        """Return BM25's scores for the question, the one before it counting half."""
+        legs = []
+        for generation, query in zip(generations, self.queries, strict=True):
+            scores = generation.lexical.scores(query)
+            if previous:
+                before = generation.lexical.scores(previous)
+                scores = scores + rank.PREVIOUS_WEIGHT * before
+            legs.append(rank.Leg(generation, scores))
+        return tuple(legs)
+
+    def share_in(self, passage: Passage) -> float:
+        """Return which share of the question's words *passage* has."""
+        wanted = set(tokens(self.question))
+        have = set(tokens(f"{passage.path} {passage.section} {passage.text}"))
+        return len(wanted & have) / len(wanted) if wanted else 0.0
+
+
+def _skipped(question: str) -> Found | None:
+    if is_small_talk(question):
+        return Found(reason="skipped: greeting")
+    if is_continuation(question):
+        return Found(reason="skipped: continuation")
+    return None
