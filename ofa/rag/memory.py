@@ -33,7 +33,6 @@ class Block:
     sources: tuple[str, ...] = ()
     tokens: int = 0
     passages: int = 0
-    passages: int = 0
 
     @property
     def size_bytes(self) -> int:
