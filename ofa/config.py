@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+from .config_file import SiteFile, find_site_file, read_site_file
 from .config_schema import (
     PATHS,
     SECTIONS,
@@ -39,7 +40,6 @@ from .config_values import (
     nearest,
 )
 from .errors import ConfigError
-from .site_file import SiteFile, find_site_file, read_site_file
 
 DEFAULT = "default"
 
