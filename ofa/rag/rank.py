@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Leg:
 
     generation: Generation
     words: Scores
-    cosines: Scores = np.empty(0, dtype=np.float32)
+    cosines: Scores = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
     def with_cosines(self, vector: Scores) -> Leg:
         """Return a copy that has each passage's cosine to *vector*."""
