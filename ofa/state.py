@@ -19,20 +19,22 @@ from .files import UnsafeFile, make_folder, read_own, reason, trusted_owners, wr
 # What is kept is small (ports, lessons, manifests); the limit keeps a planted
 # file from filling memory.
 LIMIT_BYTES = 16 * 1024 * 1024
+SCRATCHES = Path("/scratch")
 
 
-def find_state_folder(env: Mapping[str, str]) -> Path:
+def find_state_folder(env: Mapping[str, str], *, scratches: Path = SCRATCHES) -> Path:
     """
     Return where state belongs in this environment; nothing is made or checked.
 
-    $OFA_SCRATCH, /scratch/$USER where that is a folder, $XDG_STATE_HOME/ofa,
-    ~/.local/state/ofa, and without a HOME one folder a user under the temporary one.
+    $OFA_SCRATCH, $USER's own in *scratches* where that is a folder,
+    $XDG_STATE_HOME/ofa, ~/.local/state/ofa, and without a HOME one folder a user under
+    the temporary one.
     """
     if chosen := env.get("OFA_SCRATCH"):
         return _absolute(chosen, env)
     user = env.get("USER", "")
     if user and "/" not in user and user not in (".", ".."):
-        scratch = Path("/scratch") / user
+        scratch = scratches / user
         if scratch.is_dir():
             return scratch
     # The XDG specification: a relative path here is to be ignored.
@@ -107,6 +109,8 @@ class StateFolder:
         target = self.path_of(name)
         with self._lock:
             self._memory.pop(name, None)
+            if not self._usable:
+                return
             try:
                 target.unlink(missing_ok=True)
             except OSError as error:
