@@ -41,13 +41,14 @@ def read_offer(tools: object, choice: object, *, refuse_unknown: bool = False) -
     """
     Read ``tools`` and ``tool_choice`` together.
 
-    With the choice ``none`` no tool is in force: they are neither checked nor kept.
-    Tools of other types than function (a provider's own web search, Codex's
-    namespaces) are left out and told, or with *refuse_unknown* refused.
+    With the choice ``none`` no tool is in force, so none is a reason to refuse: those
+    that can't be read are left out as a whole. Tools of other types than function (a
+    provider's own web search, Codex's namespaces) are left out and told, or with
+    *refuse_unknown* refused.
     """
     wanted = _Choice() if choice is None else _choice(choice)
     if wanted.kind == "none":
-        return Offer(choice=ToolChoice("none"))
+        return Offer(_readable(tools), ToolChoice("none"))
     offered, ignored = _tools(tools, refuse_unknown=refuse_unknown)
     return Offer(*_applied(wanted, offered), ignored)
 
@@ -81,6 +82,13 @@ def _tools(
         else:
             ignored.append(f"tools.{type_}")
     return tuple(kept.values()), tuple(dict.fromkeys(ignored))
+
+
+def _readable(value: object) -> tuple[Tool, ...]:
+    try:
+        return _tools(value, refuse_unknown=False)[0]
+    except BadRequest:
+        return ()
 
 
 def _type(raw: object, param: str) -> str:
