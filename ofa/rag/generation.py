@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ from .passage import Passage
 SCHEMA = 1  # of the folder; another number is another version's, to be built again
 
 CURRENT = "current"
+_RETIRED = "none"
 _MANIFEST, _PASSAGES, _VECTORS = "manifest.json", "passages.jsonl", "vectors.f16.npy"
 _LEXICAL = "lexical"
 _MAX_MANIFEST_BYTES = 4 << 20
@@ -69,6 +71,7 @@ class Manifest:
     chunker: str
     chromadb: str
     passages: int
+    content: str = ""  # one sum over all passages: an equal one needs no new generation
     sources: tuple[SourceNote, ...] = ()
     schema: int = SCHEMA
     files: Mapping[str, str] = field(default_factory=dict)
@@ -116,7 +119,7 @@ def write_generation(
     _fill(temporary, manifest, passages, vectors, lexical)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"gen-{stamp}-{secrets.token_hex(3)}"
-    before = _pointed(folder)
+    before = _before(folder)
     temporary.rename(folder / name)
     write_file(folder / CURRENT, f"{name}\n".encode())  # syncs the folder as well
     _sweep(folder, "gen-", keep=(name, before))
@@ -142,9 +145,26 @@ def open_generation(folder: Path) -> Generation:
 
 
 def current_folder(folder: Path) -> Path | None:
-    """Return a collection's current generation's folder, or None before the first."""
+    """Return a collection's current generation's folder, or None without one."""
     name = _pointed(folder)
-    return folder / name if name else None
+    return folder / name if name not in ("", _RETIRED) else None
+
+
+def retire(folder: Path) -> None:
+    """
+    Take a collection out of service for good, and its generations off the disk.
+
+    The pointer stays, and says so: a running server takes a folder that is merely gone
+    for one that will be back, and goes on with what it has.
+    """
+    if folder.is_dir():
+        write_file(folder / CURRENT, f"{_RETIRED}\n".encode())
+        _sweep(folder, "gen-")
+
+
+def is_retired(folder: Path) -> bool:
+    """Tell whether `retire` was the last that happened to a collection."""
+    return _pointed(folder) == _RETIRED
 
 
 def _pointed(folder: Path) -> str:
@@ -156,9 +176,16 @@ def _pointed(folder: Path) -> str:
         return ""
     except (OSError, ValueError) as exc:
         raise _damaged(folder / CURRENT, _reason(exc)) from exc
-    if not name.startswith("gen-") or not name.replace("-", "").isalnum():
+    if name != _RETIRED and not re.fullmatch("gen-[0-9A-Za-z-]+", name):
         raise _damaged(folder / CURRENT, "it names no generation")
     return name
+
+
+def _before(folder: Path) -> str:
+    try:
+        return _pointed(folder)
+    except IndexDamaged:
+        return ""  # a damaged pointer is about to be replaced
 
 
 def _fill(

@@ -19,6 +19,7 @@ from .generation import (
     Generation,
     IndexDamaged,
     current_folder,
+    is_retired,
     open_generation,
 )
 
@@ -94,8 +95,8 @@ class Shelf:
         except OSError:
             found = set()
         with self._lock:
-            held = {name for name, place in self._places.items() if place.generation}
-        return tuple(sorted(found | held))
+            known = set(self._places)
+        return tuple(name for name in sorted(found | known) if self.generation(name))
 
     def _look(self, collection: str, place: _Place) -> None:
         now = self._clock()
@@ -115,13 +116,13 @@ class Shelf:
             return
         place.mark, place.retry_s = mark, now + RETRY_EVERY_S
         try:
-            place.generation = self._open(folder)
+            place.generation = None if is_retired(folder) else self._open(folder)
         except IndexDamaged as exc:
             self._say(collection, place, str(exc))
             return
         place.problem = ""
-        manifest = place.generation.manifest
-        log.info("collection %s: serving %d passages", collection, manifest.passages)
+        count = place.generation.manifest.passages if place.generation else 0
+        log.info("collection %s: serving %d passages", collection, count)
 
     def _open(self, folder: Path) -> Generation:
         newest = current_folder(folder)
