@@ -66,10 +66,10 @@ def read_site_file(path: Path) -> SiteFile:
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply") from None
     except ValueError as error:
-        line = _AT_LINE.search(str(error))
-        at = f"{path}:{line[1]}" if line else str(path)
+        told = _AT_LINE.search(str(error))
+        line = told[1] if told else str(len(text.splitlines()))  # "at end of document"
         said = _AT_LINE.sub("", str(error)).strip()
-        raise ConfigError(f"{at}: not valid TOML: {said}") from None
+        raise ConfigError(f"{path}:{line}: not valid TOML: {said}") from None
     return SiteFile(path, tables, _lines(text))
 
 
