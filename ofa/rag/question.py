@@ -24,8 +24,8 @@ _SEEN_HEAD, _SEEN_TAIL = 150_000, 50_000
 _IDENTIFIERS_KEPT = 30
 _BLOCKS = 64  # marks that are looked at; the rest counts as text
 
-# A question under this many words may lean on the one before it (contract C: 14
-# words on the benchmark's follow-ups, none of the self-contained ones lost by it).
+# A question under this many words may lean on the one before it: people who go on
+# are brief, and rarely name their subject twice.
 _SHORT_WORDS = 14
 
 
@@ -36,11 +36,6 @@ class Question:
     text: str
     previous: str = ""
     place: int = 0  # which of the chat's messages holds it
-
-    @property
-    def joined(self) -> str:
-        """Both, as one text to search with."""
-        return f"{self.previous} {self.text}" if self.previous else self.text
 
 
 def asked(chat: Chat) -> Question | None:
@@ -55,6 +50,8 @@ def asked(chat: Chat) -> Question | None:
     if place is None:
         return None
     text = own_words(chat.messages[place].text)
+    if not text:
+        return None
     previous = ""
     if leans_on_previous(text):
         spots = (_place(chat, turn) for turn in older)

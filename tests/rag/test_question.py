@@ -69,7 +69,6 @@ def test_a_whole_vscode_chat_asks_its_last_question():
     assert asked(first).text == ASK and asked(first).place == 2
     assert asked(later).text == "And for an hour?" and asked(later).place == 6
     assert asked(later).previous == ASK
-    assert asked(later).joined == f"{ASK} And for an hour?"
 
 
 def test_an_image_makes_three_messages_and_one_turn():
@@ -106,6 +105,7 @@ def test_system_messages_between_do_not_split_a_turn():
         user(""),
         user("<context>\nonly context\n</context>"),
         user("\n\n  "),
+        user("<userRequest>\n\n</userRequest>"),
     ],
 )
 def test_no_question_of_the_users_no_retrieval(last):
