@@ -8,6 +8,7 @@ by a neighbour in between. Knows sockets and the state folder; nothing of HTTP.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import pwd
 import re
@@ -58,7 +59,10 @@ def choose_host(configured: str, env: Mapping[str, str]) -> tuple[str, str]:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach *host*."""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def choose_port(
