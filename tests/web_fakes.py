@@ -1,4 +1,4 @@
-"""Small real parts for the tests of the HTTP side: an Answerer, a server, a raw client."""
+"""Small real parts for tests of the HTTP side: an Answerer, a server, a client."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class FakeReply:
             yield event
 
     def close(self) -> None:
+        """Note that the work is to stop."""
         self.closed.set()
 
 
@@ -79,6 +80,7 @@ class FakeAnswerer:
     replies: list[FakeReply] = field(default_factory=list)
 
     def reply(self, chat: Chat, caller: Caller) -> Answered:
+        """Keep *chat* and answer it."""
         self.chats.append(chat)
         self.callers.append(caller)
         reply = self.answer(chat)
@@ -94,6 +96,7 @@ class Refusing(FakeAnswerer):
         self._error = error
 
     def reply(self, chat: Chat, caller: Caller) -> Answered:
+        """Raise the error."""
         raise self._error
 
 
@@ -147,6 +150,7 @@ class Site:
         self.thread.start()
 
     def close(self) -> None:
+        """Stop the server; fails if its thread does not end."""
         self.server.stop(0.5)
         self.thread.join(10)
         assert not self.thread.is_alive()
@@ -207,14 +211,17 @@ class Got:
 
     @property
     def json(self) -> Any:
+        """The body, parsed."""
         return json.loads(self.body)
 
     @property
     def error(self) -> Any:
+        """The error object of a refusal."""
         return self.json["error"]
 
     @property
     def frames(self) -> list[Any]:
+        """The events of a stream, parsed."""
         return frames(self.body.decode())
 
 
