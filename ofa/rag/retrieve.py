@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -155,7 +156,8 @@ class Retriever:
         asked: tuple[str, str],
     ) -> Found:
         wait_s = self._settings.deadline_s
-        if not self._places.acquire(blocking=False):
+        until = time.monotonic() + wait_s
+        if not self._places.acquire(timeout=wait_s):
             return Found(reason="failed: too many searches at once")
         search = _Search(Found(reason=f"failed: nothing within {wait_s:g} s"))
         threading.Thread(
@@ -164,7 +166,7 @@ class Retriever:
             name="ofa-retrieve",
             daemon=True,  # one that hangs must not keep the process
         ).start()
-        search.done.wait(wait_s)
+        search.done.wait(max(0.0, until - time.monotonic()))
         return search.found
 
     def _run(
@@ -220,8 +222,8 @@ class Retriever:
         if embedder is None:
             why = "by words alone, the embedding model is not loaded"
             return self._by_words(legs, words, why)
-        print_ = embedder.fingerprint
-        alike = [leg for leg in legs if leg.generation.manifest.fingerprint == print_]
+        model = embedder.fingerprint
+        alike = [leg for leg in legs if leg.generation.manifest.fingerprint == model]
         if not alike:
             why = "by words alone, the index was made with another embedding model"
             return self._by_words(legs, words, why)

@@ -363,7 +363,7 @@ def test_a_question_is_embedded_once_for_both_layers(tmp_path, quick):
 
 
 def test_many_threads_search_at_once(quick):
-    """Searches share the index and find what each alone finds."""
+    """More than there are places wait their turn and find what each alone finds."""
     retriever = Retriever(quick, Letters, settings=ANY)
     wanted = {q: retriever.find(["hpc"], q) for q in ("afterok", "gcc", "--array")}
     wrong = []
@@ -373,7 +373,8 @@ def test_many_threads_search_at_once(quick):
             if retriever.find(["hpc"], question) != wanted[question]:
                 wrong.append(question)
 
-    threads = [threading.Thread(target=run, args=(q,)) for q in (*wanted, *wanted)]
+    threads = [threading.Thread(target=run, args=(q,)) for q in 8 * tuple(wanted)]
+    assert len(threads) > retrieve.PLACES
     for thread in threads:
         thread.start()
     for thread in threads:
