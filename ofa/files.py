@@ -19,6 +19,9 @@ from pathlib import Path
 # what an interactive start can afford.
 _PASSING = frozenset({errno.ESTALE, errno.EIO})
 _TRIES = 3
+_SPARE = ".new"  # what a file is called until it is whole
+# What opening a link or a socket says, the last one on macOS.
+_NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP})
 _MAX_LINKS = 40  # Linux's own limit on links in one path
 
 _KINDS = (
@@ -46,6 +49,7 @@ def make_folder(path: Path) -> None:
         if not folder.is_dir():
             with contextlib.suppress(FileExistsError):  # another start was faster
                 folder.mkdir(mode=0o700)
+                folder.chmod(0o700)  # an odd umask may have taken our own bits
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
@@ -82,10 +86,11 @@ def make_file(path: Path, content: bytes) -> bool:
 def finish_making(path: Path) -> None:
     """Remove the second name that a `make_file` cut short left beside *path*."""
     made = path.lstat()
-    for spare in path.parent.glob(f".{path.name}.*.new"):
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(spare.lstat(), made):
-                spare.unlink()
+    for spare in path.parent.iterdir():
+        if spare.name.startswith(f".{path.name}.") and spare.suffix == _SPARE:
+            with contextlib.suppress(FileNotFoundError):  # its maker was faster
+                if os.path.samestat(spare.lstat(), made):
+                    spare.unlink()
 
 
 def read_own(path: Path, *, limit_bytes: int) -> tuple[bytes, os.stat_result]:
@@ -95,23 +100,23 @@ def read_own(path: Path, *, limit_bytes: int) -> tuple[bytes, os.stat_result]:
     Never follows a link at the end of *path* and never waits, on a FIFO say. Raises
     `UnsafeFile` unless it is a regular file of this user within *limit_bytes*.
     """
-    for tries_left in reversed(range(_TRIES)):
+    for _ in range(_TRIES - 1):
         try:
             return _read_own(path, limit_bytes)
         except OSError as error:
-            if error.errno not in _PASSING or not tries_left:
+            if error.errno not in _PASSING:
                 raise
-    raise AssertionError("unreachable")  # pragma: no cover - the loop returns or raises
+    return _read_own(path, limit_bytes)
 
 
-def weakness(path: Path, trusted: frozenset[int] | None = None) -> str:
+def weakness(path: Path) -> str:
     """
     Return why others could replace something on the way to *path*, or "".
 
     Every folder up to / is looked at, and every link's way too: one that others can
     write to is enough to swap all that is below it.
     """
-    owners = trusted_owners() if trusted is None else trusted
+    owners = trusted_owners()
     for folder in _walk(path):
         found = folder.lstat()
         if found.st_uid not in owners:
@@ -132,22 +137,22 @@ def trusted_owners() -> frozenset[int]:
         overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
     except (OSError, ValueError):  # macOS, or a sandbox without /proc
         return frozenset({0, os.geteuid()})
-    return frozenset({os.geteuid(), root_as_seen(uid_map, overflow)})
+    return frozenset({os.geteuid(), *roots_as_seen(uid_map, overflow)})
 
 
-def root_as_seen(uid_map: str, overflow: int) -> int:
+def roots_as_seen(uid_map: str, overflow: int) -> tuple[int, ...]:
     """
-    Return the uid under which the machine's root shows.
+    Return the uids under which the machine's root shows here.
 
-    Apptainer without setuid maps the user alone: / and /scratch then seem to belong
-    to the overflow uid ("nobody"), which is no reason to distrust them.
+    Apptainer and podman without setuid map their user alone: / and /scratch then seem
+    to belong to the overflow uid ("nobody"), which is no reason to distrust them.
     """
-    firsts = (line.split()[0] for line in uid_map.splitlines() if line.strip())
-    return 0 if "0" in firsts else overflow
+    mapped = (line.split()[1] for line in uid_map.splitlines() if line.strip())
+    return (0,) if "0" in mapped else (0, overflow)
 
 
 def _write_spare(path: Path, content: bytes) -> Path:
-    spare = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    spare = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_SPARE}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(spare, flags, 0o600)
     try:
@@ -183,7 +188,7 @@ def _read_own(path: Path, limit_bytes: int) -> tuple[bytes, os.stat_result]:
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # what a link, a socket says
+        if error.errno in _NO_FILES:
             raise UnsafeFile(f"is {_kind(path.lstat())}, not a regular file") from None
         raise
     try:

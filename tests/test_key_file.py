@@ -263,6 +263,29 @@ def test_N9_roots_file_is_refused_to_others():
         folder.rmdir()
 
 
+@as_root_only
+def test_a_file_that_cannot_be_opened_is_said():
+    """Its own owner may have locked it, or the way to it; the remedy is in the line."""
+    folder = Path("/tmp") / f"ofa-test-{os.getpid()}-locked"
+    folder.mkdir(mode=0o700)
+    try:
+        put(folder / "key", KEY.encode(), 0o000)
+        for path in (folder, folder / "key"):
+            os.chown(path, NOBODY, NOBODY)
+
+        def start():
+            said = refusal(KeyFile(folder / "key"))
+            assert "can't be read: Permission denied; chmod 600" in said
+            folder.chmod(0o000)
+            said = refusal(KeyFile(folder / "sub" / "key"))
+            assert "can't be reached: Permission denied" in said
+
+        assert as_nobody(start) == 0
+    finally:
+        (folder / "key").unlink()
+        folder.rmdir()
+
+
 @pytest.mark.parametrize(
     "mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o644, 0o666, 0o777, 0o660]
 )

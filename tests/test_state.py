@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ofa.files import make_file, read_own, root_as_seen, weakness, write_file
+from ofa.files import make_file, read_own, roots_as_seen, weakness, write_file
 from ofa.state import StateFolder, find_state_folder
 
 from .children import NOBODY, as_nobody, as_root_only, in_child
@@ -371,6 +371,11 @@ def test_a_strangers_folder_on_the_way_is_weak(tmp_path):
 
 
 def test_a_container_that_maps_the_user_alone_shows_root_as_nobody():
-    """In Apptainer without setuid / belongs to "nobody": as good as root there."""
-    assert root_as_seen("         0          0 4294967295\n", 65534) == 0
-    assert root_as_seen("      1000       1000          1\n", 65534) == 65534
+    """Without setuid / belongs to "nobody" there: as good as root."""
+    plain = "         0          0 4294967295\n"
+    apptainer = "      1000       1000          1\n"
+    fakeroot = "         0       1000          1\n         1     100000      65536\n"
+
+    assert roots_as_seen(plain, 65534) == (0,)
+    assert roots_as_seen(apptainer, 65534) == (0, 65534)
+    assert roots_as_seen(fakeroot, 65534) == (0, 65534)
