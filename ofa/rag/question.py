@@ -124,13 +124,14 @@ _REQUEST = "userRequest"  # VS Code
 _ASKING = ("prompt", "user_query", "user_message", "task", "feedback")
 _CONTEXT = (
     "attachments|attachment|attached_files|context|editorContext|environment_info|"
-    "workspace_info|environment_details|userMemory|sessionMemory|repoMemory|"
-    "reminderInstructions|reminder|system-reminder|system_reminder|"
-    "conversation-summary|file|file-cursor-context|file-selection|selection|"
-    "file_content|folder_content|current_datetime|current_time|toolReferences|"
-    "instructions|custom_instructions|user_instructions|available_skills|"
-    "notification|user_info|rules|git_status|project_layout|additional_data|"
-    "todoList|open_and_recently_viewed_files|task_progress"
+    "environment_context|ide_selection|ide_opened_file|workspace_info|"
+    "environment_details|userMemory|sessionMemory|repoMemory|reminderInstructions|"
+    "reminder|system-reminder|system_reminder|conversation-summary|file|"
+    "file-cursor-context|file-selection|selection|file_content|folder_content|"
+    "current_datetime|current_time|toolReferences|instructions|custom_instructions|"
+    "user_instructions|available_skills|notification|user_info|rules|git_status|"
+    "project_layout|additional_data|todoList|open_and_recently_viewed_files|"
+    "task_progress"
 )
 _TAGS = re.compile(rf"<(/?)({_CONTEXT})(?:\s[^<>]{{0,300}})?>")
 _REMINDER = "reminderInstructions"
