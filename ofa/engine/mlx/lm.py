@@ -1,0 +1,278 @@
+"""
+The one module that imports mlx_lm: loading a model, and the batch generator.
+
+mlx-lm changes its interfaces with every minor release (0.31 and 0.32 each broke
+the batch generator's), so one version is pinned and checked. What can be wrong with
+a model folder is looked for before MLX is imported, and said in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...errors import ConfigError
+from .blas import load_blas
+from .vocabulary import Tokenizer
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+    from mlx_lm.generate import BatchGenerator
+
+PINNED = "0.32.2"
+_DEFAULT_CONTEXT = 8192  # where a model's config names none
+_NO_BACKEND = (
+    "MLX has no backend on this machine: install ofa[cpu] (Linux), ofa[cuda] "
+    "(NVIDIA) or use a Mac with Apple silicon; or serve another engine with "
+    "--engine upstream"
+)
+
+log = logging.getLogger("ofa.engine.mlx")
+
+
+class Model(Protocol):
+    """What is used of an mlx-lm model."""
+
+    def __call__(self, tokens: mx.array, cache: object = None) -> mx.array:
+        """Return the logits after each of *tokens*."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory with its tokenizer; lives on the thread that loaded it."""
+
+    model: Model
+    tokenizer: Tokenizer
+    config: Mapping[str, Any]
+    ends: frozenset[int]  # end tokens, as far as the model's files name them
+    numbers: str  # "float32 on cpu"
+
+
+Loader = Callable[[], Loaded]
+
+
+def is_hub_id(model: str) -> bool:
+    """Return whether *model* names a repository on the hub and not a folder."""
+    parts = model.split("/")
+    is_path = model.startswith((".", "~", "/")) or "\\" in model or Path(model).exists()
+    return not is_path and len(parts) == 2 and all(parts)
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """Return the config of the model in *folder*; raise `ConfigError` if it is broken.
+
+    Reads only headers, so it is quick for any size of model.
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f"no model at {folder}: give a folder with config.json and *.safetensors, "
+            "or a hub id such as mlx-community/gemma-3-1b-it-4bit"
+        )
+    config = _read_object(folder / "config.json")
+    if "model_file" in config:
+        raise ConfigError(
+            f"{folder / 'config.json'}: 'model_file' would run code that comes with "
+            "the model; ofa never does that: use a model of a built-in type"
+        )
+    index = folder / "model.safetensors.index.json"
+    named = _read_object(index).get("weight_map", {}) if index.exists() else {}
+    found = {path.name for path in folder.glob("model*.safetensors")}
+    missing = sorted(set(named.values()) - found)
+    if missing or not found:
+        what = missing[0] if missing else "model*.safetensors"
+        raise ConfigError(f"{folder}: {what} is missing; copy the model again")
+    for name in sorted(found):
+        _check_safetensors(folder / name)
+    return config
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing; copy the model again") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} can't be read: {one_line(error)}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds no JSON object; copy the model again")
+    return value
+
+
+def _check_safetensors(path: Path) -> None:
+    """Compare a file's length with what its header promises."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if 8 + length <= size else b""
+    try:
+        ends = [
+            entry["data_offsets"][1]
+            for name, entry in json.loads(header).items()
+            if name != "__metadata__"
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ConfigError(f"{path} is damaged or cut off; copy it again") from None
+    wanted = 8 + length + max(ends, default=0)
+    if size < wanted:
+        raise ConfigError(f"{path} is cut off: {size} of {wanted} bytes; copy it again")
+
+
+def context_of(config: Mapping[str, Any]) -> int:
+    """Return how many tokens the model of *config* was made for."""
+    text = config.get("text_config")
+    inner: Mapping[str, Any] = text if isinstance(text, dict) else {}
+    for part in (config, inner):
+        tokens = part.get("max_position_embeddings")
+        if isinstance(tokens, int) and tokens > 0:
+            return tokens
+    return _DEFAULT_CONTEXT
+
+
+def load(model: str) -> Loaded:
+    """Load *model*, a folder or a hub id, for the device there is.
+
+    On a CPU weights become float32: MLX's kernels for bfloat16 and for quantised
+    weights do not use a BLAS there and are 5 to 20 times slower.
+    """
+    if not is_hub_id(model):
+        check_folder(Path(model).expanduser())
+        # Nothing may be looked up anywhere when all that is needed is at hand.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+        model = str(Path(model).expanduser())
+    check_version()
+    log.info("%s", load_blas())  # nothing gets between MLX and its BLAS later on
+    mlx_lm = _imported()
+    import mlx.core as mx
+    from mlx_lm.utils import dequantize_model
+
+    lm, tokenizer, config = mlx_lm.load(
+        model, lazy=True, return_config=True, trust_remote_code=False
+    )
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    if on_cpu and _fits_as_float32(lm):
+        lm = dequantize_model(lm)
+        lm.set_dtype(mx.float32)
+    mx.eval(lm.parameters())
+    return Loaded(
+        model=lm,
+        tokenizer=tokenizer,
+        config=config,
+        ends=frozenset(tokenizer.eos_token_ids),
+        numbers=f"{_numbers(lm)} on {'CPU' if on_cpu else 'GPU'}",
+    )
+
+
+def check_version() -> None:
+    """Raise `ConfigError` unless mlx-lm is the version this code was tested with."""
+    try:
+        found = version("mlx-lm")
+    except PackageNotFoundError:
+        raise ConfigError("mlx-lm is not installed; install ofa[cpu] or ofa") from None
+    if found != PINNED and os.environ.get("OFA_UNPINNED_MLX") != "1":
+        raise ConfigError(
+            f"mlx-lm {found} is installed, ofa is tested with {PINNED}: install "
+            f"mlx-lm=={PINNED}, or set OFA_UNPINNED_MLX=1 to try at your own risk"
+        )
+
+
+def _imported() -> Any:  # noqa: ANN401 - a module
+    """Import mlx_lm, which lowers the limit of open files as it goes: undo that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        import mlx_lm
+        import mlx_lm.generate
+    except ImportError as error:
+        # PyPI's mlx for Linux comes without libmlx.so unless an extra is named.
+        raise ConfigError(f"{_NO_BACKEND} ({one_line(error)})") from error
+    except ValueError as error:
+        raise ConfigError(
+            "mlx-lm wants to open up to 4096 files: raise the limit (ulimit -n 4096) "
+            f"({one_line(error)})"
+        ) from error
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    except ValueError:  # only root may raise the upper limit again
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, allowed), allowed))
+    return mlx_lm
+
+
+def _fits_as_float32(model: Model) -> bool:
+    from mlx_lm.utils import get_total_parameters
+
+    wanted = 4 * int(get_total_parameters(model))
+    free = _available_bytes()
+    if wanted > 0.9 * free:
+        log.warning(
+            "the model needs %.1f GB as float32 and %.1f GB are free: it stays as it "
+            "is, which is slow on a CPU",
+            wanted / 1e9,
+            free / 1e9,
+        )
+    return wanted <= 0.9 * free
+
+
+def _available_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) * 1024
+    except (OSError, StopIteration):
+        return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
+
+
+def _numbers(model: Any) -> str:  # noqa: ANN401 - an mlx module
+    from mlx.utils import tree_flatten
+
+    kinds = [str(array.dtype) for _, array in tree_flatten(model.parameters())]
+    if any("uint" in kind for kind in kinds):
+        return "quantised"
+    return max(set(kinds), key=kinds.count).removeprefix("mlx.core.")
+
+
+def make_generator(
+    model: Model, *, ends: Iterable[int], rows: int, stream: mx.ThreadLocalStream
+) -> BatchGenerator:
+    """Return a batch generator over *model* for *rows* answers at once."""
+    from mlx_lm.generate import BatchGenerator
+
+    generator = BatchGenerator(
+        model,
+        stop_tokens=[[token] for token in sorted(ends)],
+        completion_batch_size=rows,
+        # One at a time: prompts prefilled together wait for the longest of them.
+        prefill_batch_size=1,
+        stream=stream,
+    )
+    # The constructor wires as much memory as the device recommends, which has
+    # frozen Macs that run other models too; close() does nothing but undo that.
+    generator.close()
+    return generator
+
+
+def read_prompt(model: Model, tokens: int) -> tuple[int, float]:
+    """Have *model* read so many tokens; return its number of logits, and seconds."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+
+    cache = make_prompt_cache(model)
+    ids = mx.arange(tokens)[None] % 100
+    start = time.perf_counter()
+    logits = model(ids, cache=cache)
+    mx.eval(logits[:, -1], [layer.state for layer in cache])
+    return int(logits.shape[-1]), time.perf_counter() - start
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of an error's message, cut to a readable length."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]

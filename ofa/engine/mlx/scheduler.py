@@ -1,0 +1,230 @@
+"""
+The thread that owns all of MLX: stream, model, batch generator, caches, keys.
+
+MLX binds arrays that are not evaluated yet to the thread that made them, and two
+models at once corrupt each other on Metal. So everything is made, used and dropped
+on one thread; others hand it rows and read their mailboxes. It does no tokenising and
+no text, and nothing a request does can end it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from ...errors import ConfigError, OfaError, ShuttingDown
+from ..text import Markers
+from .batch import Batch
+from .lm import Loaded, Loader, context_of, one_line, read_prompt
+from .rows import Row
+from .template import Prompts
+from .vocabulary import Vocabulary
+
+log = logging.getLogger("ofa.engine.mlx")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What is known of a loaded model and usable from every thread."""
+
+    prompts: Prompts
+    vocabulary: Vocabulary
+    thinking: Markers | None  # where the model has tokens for them
+    silent: frozenset[int]  # control tokens that no reader of the text has a use for
+    ends: frozenset[int]
+    context_tokens: int
+    logits: int  # how many token ids the model tells apart
+    prefill_per_s: float
+    kind: str  # the model's type and numbers, for people
+
+
+class Scheduler:
+    """
+    Runs rows in one batch on its own thread, from loading to `close`.
+
+    *rows* answers are generated at once, others wait in line. While one is generated,
+    prompts are read in pieces of at most *prefill_step* tokens between its tokens.
+    """
+
+    def __init__(self, load: Loader, *, rows: int, prefill_step: int) -> None:
+        self._load = load
+        self._rows = rows
+        self._prefill_step = prefill_step
+        self._inbox: SimpleQueue[Row | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._open = True
+        self._busy = False
+        self._last_step = time.monotonic()
+        self._faults: deque[float] = deque(maxlen=8)  # when steps failed
+        self.settled = threading.Event()  # loaded, or known not to load
+        self.ready: Ready | None = None
+        self.failure: OfaError | None = None
+        self._thread = threading.Thread(target=self._run, name="ofa-mlx", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)  # while the interpreter can still let it end
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows are still taken."""
+        return self._open
+
+    def stalled_s(self) -> float:
+        """Return for how long the step under way has lasted; 0 when idle."""
+        return time.monotonic() - self._last_step if self._busy else 0.0
+
+    def faults(self, within_s: float) -> int:
+        """Return how many steps failed in the last *within_s* seconds."""
+        now = time.monotonic()
+        return sum(now - at < within_s for at in tuple(self._faults))
+
+    def submit(self, row: Row) -> None:
+        """Have *row* answered; its tokens, or an error, come to its mailbox."""
+        with self._lock:
+            if self._open:
+                self._inbox.put(row)
+                return
+        row.fail(self.failure or _stopped())
+
+    def close(self, wait_s: float = 5.0) -> None:
+        """End all rows with an error and the thread with them; wait for it."""
+        atexit.unregister(self.close)
+        with self._lock:
+            self._open = False
+        self._inbox.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(wait_s)
+            _await_gone(self._thread, wait_s)
+
+    def _run(self) -> None:
+        try:
+            loaded = self._settle()
+            if loaded is not None and self.ready is not None:
+                self._serve(self._make_batch(loaded, self.ready))
+        except Exception as error:  # the thread's outermost handler
+            log.critical("the engine's thread ends", exc_info=error)
+            self.failure = self.failure or ConfigError(
+                f"the engine stopped: {one_line(error)}; restart ofa"
+            )
+        finally:  # whatever happened, nobody is left waiting
+            self._turn_away()
+
+    def _settle(self) -> Loaded | None:
+        """Load the model and tell everyone how that went."""
+        try:
+            loaded = self._load()
+            self.ready = _prepare(loaded)
+            log.info("the model is ready: %s", self.ready.kind)
+            return loaded
+        except OfaError as error:
+            self.failure = error
+        except Exception as error:  # a folder may be broken in any way
+            log.debug("loading failed", exc_info=error)
+            self.failure = ConfigError(f"the model can't be loaded: {one_line(error)}")
+        finally:
+            self.settled.set()
+        log.error("%s", self.failure)
+        return None
+
+    def _make_batch(self, loaded: Loaded, ready: Ready) -> Batch:
+        return Batch(
+            loaded.model,
+            ends=ready.ends,
+            logits=ready.logits,
+            rows=self._rows,
+            prefill_step=self._prefill_step,
+            prefill_per_s=ready.prefill_per_s,
+            faults=self._faults,
+        )
+
+    def _serve(self, batch: Batch) -> None:
+        try:
+            while self._open:
+                self._busy = len(batch) > 0
+                for row in self._arrivals(wait=not self._busy):
+                    batch.admit(row)
+                self._last_step = time.monotonic()
+                self._busy = True
+                batch.step()
+        finally:
+            self._busy = False
+            batch.fail_all(_stopped())
+
+    def _arrivals(self, *, wait: bool) -> list[Row]:
+        """Return the rows that came in; with *wait*, once there is one or it closes."""
+        rows: list[Row] = []
+        try:
+            while True:
+                row = self._inbox.get(block=wait)
+                wait = False
+                if row is not None:
+                    rows.append(row)
+        except Empty:
+            return rows
+
+    def _turn_away(self) -> None:
+        with self._lock:
+            self._open = False
+        for row in self._arrivals(wait=False):
+            row.fail(self.failure or _stopped())
+
+
+def _await_gone(thread: threading.Thread, wait_s: float) -> None:
+    """
+    Wait until the operating system's thread is gone, which join() does not.
+
+    MLX keeps compiled functions in thread-local storage. Its destructor asks for the
+    interpreter's lock, and if that is shutting down meanwhile the process aborts.
+    """
+    task = Path(f"/proc/self/task/{thread.native_id}")
+    until = time.monotonic() + wait_s
+    if not task.parent.exists():  # no Linux: it takes a moment, not a second
+        until = time.monotonic() + 0.1
+    while time.monotonic() < until and (task.exists() or not task.parent.exists()):
+        time.sleep(0.002)
+
+
+def _stopped() -> ShuttingDown:
+    return ShuttingDown("the engine stopped before the answer was complete")
+
+
+def _prepare(loaded: Loaded) -> Ready:
+    vocabulary = Vocabulary(loaded.tokenizer)
+    prompts = Prompts(loaded.tokenizer, vocabulary)
+    family, ids = prompts.family, vocabulary.ids
+    marks = family.thinking
+    logits, rate = _measure(loaded)
+    return Ready(
+        prompts=prompts,
+        vocabulary=vocabulary,
+        # "<think>" in plain letters is no thought of a model that has no such token.
+        thinking=marks if marks and {marks.open, marks.close} <= ids.keys() else None,
+        silent=frozenset(
+            number
+            for token, number in vocabulary.control.items()
+            if token not in family.shown
+        ),
+        ends=loaded.ends | {ids[token] for token in family.ends},
+        context_tokens=context_of(loaded.config),
+        logits=logits,
+        prefill_per_s=rate,
+        kind=f"{loaded.config.get('model_type', 'unknown type')}, {loaded.numbers}",
+    )
+
+
+def _measure(loaded: Loaded) -> tuple[int, float]:
+    """Return the number of logits, and the prompt tokens read a second.
+
+    The first run pays for kernels and buffers, the second tells how many tokens take
+    about half a second. The better of two counts: a machine's hiccup is not its speed.
+    """
+    read_prompt(loaded.model, 16)
+    _, short_s = read_prompt(loaded.model, 32)
+    tokens = int(min(512, max(32, 16 / max(short_s, 1e-4))))
+    logits, wall_s = read_prompt(loaded.model, tokens)
+    return logits, max(32 / max(short_s, 1e-6), tokens / max(wall_s, 1e-6))
