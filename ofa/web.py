@@ -192,7 +192,9 @@ class _Entrance:
         self, environ: WSGIEnvironment, start_response: StartResponse
     ) -> Iterable[bytes]:
         sent = environ.get("PATH_INFO", "")
-        environ["ofa.is_probe"] = sent == HEALTHZ
+        # The one spelling that needs no key: as sent, before anyone decoded it.
+        target = environ.get("REQUEST_URI", sent).partition("?")[0]
+        environ["ofa.is_probe"] = target == HEALTHZ
         environ["ofa.elapsed"] = partial(_elapsed, self._clock, self._clock())
         environ["PATH_INFO"] = normal_path(sent, self._is_route)
         return self._inner(environ, start_response)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 import struct
 import threading
@@ -78,6 +79,7 @@ class FakeAnswerer:
     chats: list[Chat] = field(default_factory=list)
     callers: list[Caller] = field(default_factory=list)
     replies: list[FakeReply] = field(default_factory=list)
+    arrived: threading.Event = field(default_factory=threading.Event)
 
     def reply(self, chat: Chat, caller: Caller) -> Answered:
         """Keep *chat* and answer it."""
@@ -85,6 +87,7 @@ class FakeAnswerer:
         self.callers.append(caller)
         reply = self.answer(chat)
         self.replies.append(reply)
+        self.arrived.set()
         return Answered(reply, dict(self.headers))
 
 
@@ -115,6 +118,38 @@ def services(answerer: FakeAnswerer | None = None, **parts: Any) -> Services:
         check_key=check_key,
     )
     return replace(ready, **parts)
+
+
+class Lines(logging.Handler):
+    """Collects what a logger says; lets a test wait for a number of lines."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._logger = logging.getLogger(name)
+        self._more = threading.Condition()
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line."""
+        with self._more:
+            self._lines.append(record.getMessage())
+            self._more.notify_all()
+
+    def wait(self, count: int) -> list[str]:
+        """Return the lines once there are *count* of them."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self._lines) >= count, 10)
+            return list(self._lines)
+
+    def __enter__(self) -> Lines:
+        self._level = self._logger.level
+        self._logger.setLevel(logging.DEBUG)
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
 
 
 class Site:

@@ -5,11 +5,14 @@ import time
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofa.errors import BadRequest, RequestTooLarge
 from ofa.protocols.body import MAX_DEPTH, cut, read_object
+
+# No deadline: the machine may be busy with other things.
+QUICK = settings(deadline=None, max_examples=60)
 
 
 def refusal(raw, **options):
@@ -175,19 +178,24 @@ TREES = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False).filter(lambda value: abs(value) != float("inf"))
-    | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=10,
 )
 
 
-@given(st.dictionaries(st.text(), TREES))
+@QUICK
+@given(st.dictionaries(st.text(max_size=5), TREES, max_size=5))
 def test_what_json_writes_is_read_back(value):
     """Every object that the standard library writes comes back equal."""
     assert read_object(json.dumps(value).encode()) == value
     assert read_object(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
+@QUICK
 @given(st.binary(max_size=200))
 def test_any_bytes_give_an_object_or_a_refusal(raw):
     """No bytes raise anything but a refusal."""

@@ -3,11 +3,13 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofa.protocols import frames
 
+# No deadline: the machine may be busy with other things.
+QUICK = settings(deadline=None, max_examples=60)
 AWKWARD = "a\r\nb\nc\u2028d\u2029e\x85f\x0bg\x0ch\x1ci\ttail  "
 
 
@@ -55,6 +57,7 @@ def test_numbers_that_json_lacks_are_an_error(value):
         frames.sse({"value": value})
 
 
+@QUICK
 @given(st.text())
 def test_every_text_survives(text):
     """Any text comes back the same from an event, and from one line of it."""

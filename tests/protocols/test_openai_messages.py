@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofa.chat import Image, Message, Tool, ToolCall, ToolChoice
 from ofa.errors import BadRequest
 from ofa.protocols import openai_chat
 
+# No deadline: the machine may be busy with other things.
+QUICK = settings(deadline=None, max_examples=60)
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 USER = {"role": "user", "content": "hi"}
 
@@ -392,6 +394,7 @@ def test_R073_text_is_unchanged():
     assert read({"role": "user", "content": text})[0].text == text
 
 
+@QUICK
 @given(st.text(), st.text())
 def test_any_text_survives_in_parts(first, second):
     """Two parts are the text of both."""
@@ -595,6 +598,7 @@ JSON = st.recursive(
 )
 
 
+@QUICK
 @given(JSON)
 def test_any_message_is_read_or_refused(message):
     """No JSON value in place of a message raises anything but a named refusal."""

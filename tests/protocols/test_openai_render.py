@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofa.chat import Answer, Call, End, Text, Thought, ToolCall, Usage, Waiting, gather
 from ofa.errors import EngineError, ShuttingDown
 from ofa.protocols import openai_chat
 
+# No deadline: the machine may be busy with other things.
+QUICK = settings(deadline=None, max_examples=60)
 HEAD = {"id": "chatcmpl-1", "created": 5, "model": "ofa-hpc"}
 USAGE = Usage(10, 4, 6, 1)
 WIRE_USAGE = {
@@ -298,6 +300,7 @@ EVENTS = st.lists(
 )
 
 
+@QUICK
 @given(EVENTS, st.sampled_from(["stop", "length", "tools"]))
 def test_the_fold_of_a_stream_is_the_whole(events, reason):
     """Whatever the events, an SDK that adds up the deltas gets the whole answer."""
