@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from .auth import KeyFile
 from .config_schema import EngineSection
 from .engine.base import Engine
-from .errors import ConfigError
+
+log = logging.getLogger("ofa.serve")
 
 
 def make_engine(engine: EngineSection, env: Mapping[str, str]) -> Engine:
@@ -23,8 +26,51 @@ def _scripted(engine: EngineSection, env: Mapping[str, str]) -> Engine:
 
 
 def _upstream(engine: EngineSection, env: Mapping[str, str]) -> Engine:
-    raise ConfigError("engine.kind: upstream is not built yet")
+    from .engine.upstream import UpstreamEngine
+
+    return UpstreamEngine(
+        engine.upstream_url,
+        key=_upstream_key(engine.upstream_key_file),
+        model=engine.upstream_model,
+        context_tokens=engine.context_tokens,
+        output_tokens=engine.output_tokens,
+        silence_s=engine.upstream_silence_s,
+    )
+
+
+def _upstream_key(path: str) -> str:
+    """Return the first line of the file that holds the upstream's key; "" without."""
+    if not path:
+        return ""
+    return KeyFile(Path(path).expanduser()).read()[0]
 
 
 def _mlx(engine: EngineSection, env: Mapping[str, str]) -> Engine:
-    raise ConfigError("engine.kind: mlx is not built yet")
+    from .engine.mlx.blas import load_blas
+    from .engine.mlx.starter import cache_folder, from_gguf, starter_model
+
+    log.info("%s", load_blas())  # first: nothing may import mlx before it
+    cache = cache_folder(env)
+    model, about = engine.model, ""
+    if not model:
+        taken = starter_model(cache)
+        log.info("no model is named: %s", taken)
+        model, about = taken.model, f"{taken.source}, {taken.licence}"
+    elif model.endswith(".gguf"):
+        taken = from_gguf(Path(model), cache)
+        model, about = taken.model, f"from {taken.source}"
+    return _make_mlx(engine, model, about)
+
+
+def _make_mlx(engine: EngineSection, model: str, about: str) -> Engine:
+    from .engine.mlx.engine import MlxEngine
+
+    return MlxEngine(
+        model,
+        context_tokens=engine.context_tokens,
+        output_tokens=engine.output_tokens,
+        rows=engine.rows,
+        prefill_step=engine.prefill_step,
+        load_wait_s=engine.load_wait_s,
+        description=about,
+    )
