@@ -179,7 +179,7 @@ class Keys:
 
     def check(self, headers: Mapping[str, str]) -> str:
         """Return the id of the key in *headers*. Raises `Unauthorized` otherwise."""
-        credential = _only_credential(headers)
+        credential = only_credential(headers)
         self._look_again()
         doubted_s = self._doubted_s
         if doubted_s is not None and self._clock() - doubted_s > KEPT_S:
@@ -239,7 +239,12 @@ def key_id(digest: bytes) -> str:
     return digest.hex()[:12]
 
 
-def _only_credential(headers: Mapping[str, str]) -> str:
+def only_credential(headers: Mapping[str, str]) -> str:
+    """
+    Return the one key that *headers* hold, in whichever form; not whether it is good.
+
+    Raises `Unauthorized` for none, an empty one, or two different ones.
+    """
     given = {
         credential
         for name, value in _key_headers(headers)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+from . import byok, web_ofa
 from .answer import Answerer, AnswerSettings
 from .auth import NAME as KEY_NAME
 from .auth import KeyFile, Keys, NoAuth
@@ -33,7 +34,7 @@ from .ports import Place, choose_host, choose_local_port, choose_port, is_loopba
 from .prompts import Prompts, packaged_folder
 from .retrieval import Retrieval, has_private
 from .state import StateFolder
-from .web import Services, WebSettings, create_app
+from .web import Route, Services, WebSettings, create_app
 from .web_chat import ChatRules
 from .wsgi import Gate, Server, make_server
 
@@ -101,7 +102,9 @@ def build(config: Config, state: StateFolder, env: Mapping[str, str]) -> Running
     )
     services = Services(answerer, modes, queue.limits, queue.status, keys.check)
     server = make_server(
-        create_app(services, _web_settings(config, host)),
+        create_app(
+            services, _web_settings(config, host), _own_routes(config, modes, queue)
+        ),
         [place.socket],
         threads=config.server.running + config.server.waiting + SPARE_THREADS,
         gate=Gate(keys.check, config.server.max_body_bytes),
@@ -237,6 +240,11 @@ def _web_settings(config: Config, host: str) -> WebSettings:
         max_body_bytes=server.max_body_bytes,
         chat=rules,
     )
+
+
+def _own_routes(config: Config, modes: Modes, queue: Queued) -> tuple[Route, ...]:
+    name = byok.group_name(config.site)
+    return web_ofa.routes(modes, queue.limits, name=name, keyed=config.server.auth)
 
 
 def _own_names(host: str) -> set[str]:
