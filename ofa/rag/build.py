@@ -74,9 +74,15 @@ def build(collections: Sequence[Collection], workshop: Workshop) -> list[Built]:
 
     Raises `BuildRunning` while another process builds in the same folder.
     """
-    fingerprint = workshop.embedder.fingerprint
-    with only_builder(workshop.shelf), Store(workshop.store, fingerprint) as store:
-        return [_build_one(collection, workshop, store) for collection in collections]
+    with only_builder(workshop.shelf):
+        found = [find(c, workshop.env, private=workshop.private) for c in collections]
+        # Small ones first: a server that waits for its first index has some sooner.
+        order = sorted(range(len(found)), key=lambda i: _letters(found[i]))
+        built: dict[int, Built] = {}
+        with Store(workshop.store, workshop.embedder.fingerprint) as store:
+            for i in order:
+                built[i] = _build_one(collections[i].name, found[i], workshop, store)
+    return [built[i] for i in range(len(found))]
 
 
 def plan(collections: Sequence[Collection], env: Mapping[str, str]) -> list[Built]:
@@ -84,10 +90,12 @@ def plan(collections: Sequence[Collection], env: Mapping[str, str]) -> list[Buil
     return [_summary(c.name, find(c, env)) for c in collections]
 
 
-def _build_one(collection: Collection, workshop: Workshop, store: Store) -> Built:
+def _letters(found: Found) -> int:
+    return sum(len(document.text) for document in found.documents)
+
+
+def _build_one(name: str, found: Found, workshop: Workshop, store: Store) -> Built:
     started = time.monotonic()
-    name = collection.name
-    found = find(collection, workshop.env, private=workshop.private)
     passages, rows = _cut(found.documents, workshop)
     if not rows:
         return _summary(name, found)

@@ -89,14 +89,14 @@ class Shelf:
             return {name: place.problem for name, place in places if place.problem}
 
     def collections(self) -> tuple[str, ...]:
-        """Return the names of all collections that have a state, sorted."""
+        """Return the names of all collections that have a state, without reading it."""
         try:
-            found = {path.parent.name for path in self._folder.glob(f"*/{CURRENT}")}
+            found = {path.parent for path in self._folder.glob(f"*/{CURRENT}")}
         except OSError:
             found = set()
         with self._lock:
-            known = set(self._places)
-        return tuple(name for name in sorted(found | known) if self.generation(name))
+            held = {name for name, place in self._places.items() if place.generation}
+        return tuple(sorted(held | {at.name for at in found if not _retired(at)}))
 
     def _look(self, collection: str, place: _Place) -> None:
         now = self._clock()
@@ -147,6 +147,13 @@ class Shelf:
         if problem and new:
             kept = "the state before it is served" if place.generation else "it is off"
             log.warning("collection %s: %s (%s)", collection, problem, kept)
+
+
+def _retired(folder: Path) -> bool:
+    try:
+        return is_retired(folder)
+    except IndexDamaged:
+        return False  # it had a state, and `problems` will say what became of it
 
 
 def _mark(pointer: Path) -> Mark | None:

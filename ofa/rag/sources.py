@@ -191,6 +191,8 @@ def _folders(root: str, env: Mapping[str, str]) -> list[Path]:
 
 
 def _package(name: str) -> list[Path]:
+    if "." in name:
+        return []  # to find a part, Python would run the whole
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
