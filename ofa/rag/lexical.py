@@ -138,7 +138,9 @@ class Lexical:
     def has_word(self, word: str) -> bool:
         """Tell whether some text holds *word*, in this or another ending."""
         low = word.lower()
-        return low in self._spellings or low in self._ids or _stem(low) in self._ids
+        if low in self._spellings or low in self._ids:
+            return True
+        return low.isalpha() and _stem(low) in self._ids  # an identifier has no endings
 
     def expand(self, question: str) -> str:
         """

