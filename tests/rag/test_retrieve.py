@@ -94,6 +94,32 @@ def test_what_the_index_knows_nothing_of_finds_nothing(minilm, index, question):
     assert found.hits == () and found.kind == "none"
 
 
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("valid_prog_environs", "hit"),
+        ("--bind-to", "hit"),
+        ("gpuName", "none"),
+        ("environs", "none"),
+    ],
+)
+def test_a_name_that_the_index_has_needs_less_likeness(tmp_path, question, kind):
+    """An identifier means little to an embedder; known ones pass a little below."""
+    put(tmp_path, parsed("hpc", f"{HPC}---{REFRAME}"), Letters())
+    top = max(h.cosine for h in _all(tmp_path, question))
+    settings = replace(PATIENT, floor=top + 0.05)
+
+    found = Retriever(Shelf(tmp_path), Letters, settings=settings).find(
+        ["hpc"], question
+    )
+
+    assert found.kind == kind
+
+
+def _all(folder, question):
+    return Retriever(Shelf(folder), Letters, settings=ANY).find(["hpc"], question).hits
+
+
 def test_a_follow_up_is_found_by_the_question_before(minilm, index):
     """Without it, "and on each node" names no subject."""
     retriever = Retriever(Shelf(index), lambda: minilm, settings=PATIENT)
