@@ -39,6 +39,7 @@ class Answered:
 
     reply: Reply
     headers: Mapping[str, str] = field(default_factory=dict)  # x-ofa-…
+    ignored: tuple[str, ...] = ()  # fields of the request that had no effect
 
 
 class Answering(Protocol):
@@ -105,30 +106,32 @@ class Answerer:
     def _answer(self, chat: Chat, mode: Mode, caller: Caller, place: Place) -> Answered:
         headers: dict[str, str] = {}
         chat = self._with_sampling(chat, mode)
+        if self._queue.limits().vision is False:
+            chat = _without_tool_images(chat)
         if is_side_request(chat, caller.user_agent):
             # A title or a summary is no question to a domain expert.
             chat, headers["x-ofa-rag"] = _as_side_request(chat), "skipped; side request"
-            return Answered(place.reply(chat), headers)
+            return Answered(place.reply(chat), headers, chat.ignored)
         chat, told = self._with_tools_or_without(chat)
         headers.update(told)
         chat = self._briefed(chat, mode)
         if self._lookup is None:
             headers["x-ofa-rag"] = "skipped; retrieval is off"
-            return Answered(place.reply(chat), headers)
+            return Answered(place.reply(chat), headers, chat.ignored)
         bare = chat
         room = self._room(chat)
         chat, headers["x-ofa-rag"] = self._lookup.augment(
             chat, mode, caller.key_id, room
         )
         try:
-            return Answered(place.reply(chat), headers)
+            return Answered(place.reply(chat), headers, chat.ignored)
         except ContextLengthExceeded:
             # Passages must never make a chat fail that fits without them.
             if chat is bare:
                 raise
             place = self._queue.reserve()  # the refused chat gave the place back
             headers["x-ofa-rag"] = "none; the context is full"
-            return Answered(place.reply(bare), headers)
+            return Answered(place.reply(bare), headers, bare.ignored)
 
     def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
         limit = Sampling(max_tokens=self._settings.max_tokens)
@@ -202,3 +205,28 @@ def _without_tools(chat: Chat) -> Chat:
         for m in chat.messages
     )
     return replace(chat, tools=(), messages=messages)
+
+
+def _without_tool_images(chat: Chat) -> Chat:
+    """
+    Return *chat* with a note in place of each image that a tool has returned.
+
+    An agent's tool may look at a picture unasked; to refuse that would end its turn
+    for good. An image that a person sends is refused by the engine.
+    """
+    shown = [
+        (place, image.param)
+        for place, message in enumerate(chat.messages)
+        if message.role == "tool"
+        for image in message.images
+    ]
+    if not shown:
+        return chat
+    messages = list(chat.messages)
+    for place in {place for place, _ in shown}:
+        message = messages[place]
+        note = "[an image stood here; this model reads text only]"
+        text = f"{message.text}\n{note}" if message.text else note
+        messages[place] = replace(message, text=text, images=())
+    told = replace(chat, messages=tuple(messages))
+    return told.ignoring(*(param for _, param in shown))

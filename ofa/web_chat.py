@@ -91,8 +91,8 @@ class ChatRoute:
         watched = Watched(answered.reply, asked, rules)
         head = openai_chat.new_head(chat.model, int(time.time()))
         headers = dict(answered.headers)
-        if chat.ignored:
-            headers.setdefault("x-ofa-ignored", ignored_header(chat.ignored))
+        if ignored := answered.ignored or chat.ignored:
+            headers.setdefault("x-ofa-ignored", ignored_header(ignored))
         if delivery.stream:
             frames = openai_chat.stream(watched, head, usage=delivery.usage)
             return Stream(frames, watched.close, headers)

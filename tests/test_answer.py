@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ofa.answer import Answerer, AnswerSettings, Caller, tools_off_reason
-from ofa.chat import Chat, Message, Sampling, Tool, ToolChoice, gather
+from ofa.chat import Chat, Image, Message, Sampling, Tool, ToolChoice, gather
 from ofa.engine.base import Limits
 from ofa.engine.queue import Queued
 from ofa.engine.scripted import ScriptedEngine
@@ -245,6 +245,21 @@ def test_tool_choice_none_hides_the_tools(prompts):
 def test_auto_turns_tools_off_where_an_agent_would_wait_minutes(enabled, limits, off):
     """16k tokens of preamble are measured against context and speed."""
     assert bool(tools_off_reason(enabled, limits)) is off
+
+
+def test_an_image_that_a_tool_returned_becomes_a_note(prompts):
+    """An agent's picture must not end its turn where the model has no eyes."""
+    image = Image("data:image/png;base64,AA", "messages[1].content[0].image_url")
+    messages = (
+        Message("user", "look"),
+        Message("tool", "seen", answers="c1", images=(image,)),
+    )
+
+    _, _, seen = ask(prompts, Chat("ofa-hpc", messages, tools=(READ,)))
+
+    assert seen.messages[-1].images == ()
+    assert seen.messages[-1].text.startswith("seen\n[an image")
+    assert seen.ignored == (image.param,)
 
 
 def test_sampling_is_the_requests_then_the_modes(prompts):

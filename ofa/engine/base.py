@@ -16,7 +16,7 @@ class Limits:
     context_tokens: int  # prompt and answer together
     output_tokens: int  # the most one answer may have
     tools: bool = False  # tool declarations are rendered and calls come back
-    vision: bool = False  # images are read
+    vision: bool | None = False  # images are read; None: not known, they are passed on
     prefill_per_s: float | None = None  # prompt tokens a second, if measured
     description: str = ""  # model, source, licence, numeric type: for people
 

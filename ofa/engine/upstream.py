@@ -123,10 +123,10 @@ class UpstreamEngine:
 
     def limits(self) -> Limits:
         """Return what the upstream says of itself, else what was configured."""
-        told = [self._served.get(name) for name in _CONTEXT_NAMES]
+        sizes = [self._served.get(name) for name in _CONTEXT_NAMES]
         meta = self._served.get("meta")
-        told.append(meta.get("n_ctx") if isinstance(meta, dict) else None)
-        native = next((n for n in told if isinstance(n, int) and n > 0), 0)
+        sizes.append(meta.get("n_ctx") if isinstance(meta, dict) else None)
+        native = next((n for n in sizes if isinstance(n, int) and n > 0), 0)
         context = self._context_tokens or native or DEFAULT_CONTEXT_TOKENS
         able = self._served.get("capabilities")
         vision = isinstance(able, list) and bool(
@@ -307,7 +307,7 @@ def _wait_s(response: httpx.Response | None, attempt: int) -> float:
     told = response.headers.get("retry-after", "") if response is not None else ""
     if told.isdigit():
         return min(float(told), _LONGEST_RETRY_S)
-    return _RETRY_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
+    return _RETRY_S * (1 << (attempt - 1)) * random.uniform(0.5, 1.5)
 
 
 class _Breaker:
