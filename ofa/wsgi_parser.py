@@ -35,6 +35,8 @@ _FIRST_LINE = re.compile(
 _METHOD_START = re.compile(rb"[A-Z!#$%&'*+.^_`|~0-9-]{1,32}(?: |$)")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
+# What waitress parses in place of a head that is too long, before it refuses that.
+_STAND_IN = b"GET / HTTP/1.0\r\n"
 # Where a second one could mean something else to another reader.
 _ONCE = (
     b"host",
@@ -84,6 +86,8 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no 
     A body is not read before the key was good, and never with ``100 Continue``.
     """
 
+    command = path = ""  # waitress's tasks look at them, also if no head was parsed
+
     def __init__(self, adj: Adjustments, *, gate: Gate) -> None:
         super().__init__(adj)
         self._gate = gate
@@ -112,16 +116,14 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no 
 
     def parse_header(self, header_plus: bytes) -> None:
         """Check the whole head before waitress reads it."""
-        self._problem = find_problem(header_plus)
+        if header_plus != _STAND_IN:
+            self._problem = find_problem(header_plus)
         if self._problem is not None:
-            super().parse_header(_NO_HEAD)
             raise ParsingError("refused")
         super().parse_header(header_plus)
 
     def refuse(self, problem: OfaError) -> None:
         """End the request with an error, whatever has arrived of it."""
-        if not self.headers_finished:
-            super().parse_header(_NO_HEAD)
         self.error, self.completed, self.expect_continue = problem, True, False
 
     def is_late(self) -> bool:
@@ -174,10 +176,6 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no 
 
     def _too_large(self) -> OfaError:
         return RequestTooLarge(f"the body is over {self._gate.max_body_bytes} bytes")
-
-
-# Gives a refused request the attributes that waitress's tasks look at.
-_NO_HEAD = b"GET / HTTP/1.0\r\n"
 
 
 def find_problem(head: bytes) -> OfaError | None:

@@ -176,7 +176,11 @@ class Site:
             app,
             [listening],
             threads=threads,
-            gate=Gate(check_key, max_body_bytes, patience or Patience()),
+            gate=Gate(
+                parts.get("check_key", check_key),
+                max_body_bytes,
+                patience or Patience(),
+            ),
             on_refused=lambda problem, headers: self.refused.append(
                 (problem.status, problem.code)
             ),

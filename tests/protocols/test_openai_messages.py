@@ -167,116 +167,116 @@ def test_images_of_other_roles_are_refused(role):
     assert error.param == "messages[0].content[0].image_url"
 
 
-@pytest.mark.parametrize(
-    ("message", "code", "param"),
-    [
-        (5, "invalid_message", "messages[0]"),
-        (None, "invalid_message", "messages[0]"),
-        ([], "invalid_message", "messages[0]"),
-        ({}, "invalid_message", "messages[0].role"),
-        ({"role": None}, "invalid_message", "messages[0].role"),
-        ({"role": 1}, "invalid_message", "messages[0].role"),
-        ({"role": ["user"]}, "invalid_message", "messages[0].role"),
-        ({"role": "robot"}, "invalid_message", "messages[0].role"),
-        ({"role": "User"}, "invalid_message", "messages[0].role"),
-        ({"role": "function", "name": "f"}, "invalid_message", "messages[0].role"),
-        ({"role": "user", "content": 5}, "invalid_message", "messages[0].content"),
-        ({"role": "user", "content": {}}, "invalid_message", "messages[0].content"),
-        ({"role": "user", "content": True}, "invalid_message", "messages[0].content"),
-        (
-            {"role": "user", "content": ["x"]},
-            "invalid_message",
-            "messages[0].content[0]",
-        ),
-        (
-            {"role": "user", "content": [{}]},
-            "invalid_message",
-            "messages[0].content[0].type",
-        ),
-        (
-            {"role": "user", "content": [{"type": "text"}]},
-            "invalid_message",
-            "messages[0].content[0].text",
-        ),
-        (
-            {"role": "user", "content": [{"type": "text", "text": None}]},
-            "invalid_message",
-            "messages[0].content[0].text",
-        ),
-        (
-            {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
-            "unsupported_content",
-            "messages[0].content[0].type",
-        ),
-        (
-            {"role": "user", "content": [{"type": "file", "file": {}}]},
-            "unsupported_content",
-            "messages[0].content[0].type",
-        ),
-        (
-            {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
-            "unsupported_value",
-            "messages[0].function_call",
-        ),
-        (
-            {"role": "assistant", "content": "x", "reasoning_content": 5},
-            "invalid_message",
-            "messages[0].reasoning_content",
-        ),
-        (
-            {**USER, "tool_calls": [call()]},
-            "invalid_tool_call",
-            "messages[0].tool_calls",
-        ),
-        (
-            {"role": "assistant", "tool_calls": {}},
-            "invalid_tool_call",
-            "messages[0].tool_calls",
-        ),
-        (
-            {"role": "assistant", "tool_calls": "x"},
-            "invalid_tool_call",
-            "messages[0].tool_calls",
-        ),
-        (calling(None), "invalid_tool_call", "messages[0].tool_calls[0]"),
-        (calling({}), "invalid_tool_call", "messages[0].tool_calls[0].function"),
-        (
-            calling(call(), call()),
-            "invalid_tool_call",
-            "messages[0].tool_calls[1].id",
-        ),
-        (calling(call("")), "invalid_tool_call", "messages[0].tool_calls[0].id"),
-        (calling(call(None)), "invalid_tool_call", "messages[0].tool_calls[0].id"),
-        (calling(call("a\nb")), "invalid_tool_call", "messages[0].tool_calls[0].id"),
-        (
-            calling(call(type="custom")),
-            "invalid_tool_call",
-            "messages[0].tool_calls[0].type",
-        ),
-        (
-            calling(call(name="")),
-            "invalid_tool_call",
-            "messages[0].tool_calls[0].function.name",
-        ),
-        (
-            calling(call(name="a b")),
-            "invalid_tool_call",
-            "messages[0].tool_calls[0].function.name",
-        ),
-        (
-            calling(call(name="n" * 65)),
-            "invalid_tool_call",
-            "messages[0].tool_calls[0].function.name",
-        ),
-        (
-            {"role": "tool", "content": "x"},
-            "invalid_tool_result",
-            "messages[0].tool_call_id",
-        ),
-        (result(""), "invalid_tool_result", "messages[0].tool_call_id"),
-        (result(5), "invalid_tool_result", "messages[0].tool_call_id"),
-    ],
-)
+WRONG_MESSAGES = [
+    (5, "invalid_message", "messages[0]"),
+    (None, "invalid_message", "messages[0]"),
+    ([], "invalid_message", "messages[0]"),
+    ({}, "invalid_message", "messages[0].role"),
+    ({"role": None}, "invalid_message", "messages[0].role"),
+    ({"role": 1}, "invalid_message", "messages[0].role"),
+    ({"role": ["user"]}, "invalid_message", "messages[0].role"),
+    ({"role": "robot"}, "invalid_message", "messages[0].role"),
+    ({"role": "User"}, "invalid_message", "messages[0].role"),
+    ({"role": "function", "name": "f"}, "invalid_message", "messages[0].role"),
+    ({"role": "user", "content": 5}, "invalid_message", "messages[0].content"),
+    ({"role": "user", "content": {}}, "invalid_message", "messages[0].content"),
+    ({"role": "user", "content": True}, "invalid_message", "messages[0].content"),
+    (
+        {"role": "user", "content": ["x"]},
+        "invalid_message",
+        "messages[0].content[0]",
+    ),
+    (
+        {"role": "user", "content": [{}]},
+        "invalid_message",
+        "messages[0].content[0].type",
+    ),
+    (
+        {"role": "user", "content": [{"type": "text"}]},
+        "invalid_message",
+        "messages[0].content[0].text",
+    ),
+    (
+        {"role": "user", "content": [{"type": "text", "text": None}]},
+        "invalid_message",
+        "messages[0].content[0].text",
+    ),
+    (
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
+        "unsupported_content",
+        "messages[0].content[0].type",
+    ),
+    (
+        {"role": "user", "content": [{"type": "file", "file": {}}]},
+        "unsupported_content",
+        "messages[0].content[0].type",
+    ),
+    (
+        {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+        "unsupported_value",
+        "messages[0].function_call",
+    ),
+    (
+        {"role": "assistant", "content": "x", "reasoning_content": 5},
+        "invalid_message",
+        "messages[0].reasoning_content",
+    ),
+    (
+        {**USER, "tool_calls": [call()]},
+        "invalid_tool_call",
+        "messages[0].tool_calls",
+    ),
+    (
+        {"role": "assistant", "tool_calls": {}},
+        "invalid_tool_call",
+        "messages[0].tool_calls",
+    ),
+    (
+        {"role": "assistant", "tool_calls": "x"},
+        "invalid_tool_call",
+        "messages[0].tool_calls",
+    ),
+    (calling(None), "invalid_tool_call", "messages[0].tool_calls[0]"),
+    (calling({}), "invalid_tool_call", "messages[0].tool_calls[0].function"),
+    (
+        calling(call(), call()),
+        "invalid_tool_call",
+        "messages[0].tool_calls[1].id",
+    ),
+    (calling(call("")), "invalid_tool_call", "messages[0].tool_calls[0].id"),
+    (calling(call(None)), "invalid_tool_call", "messages[0].tool_calls[0].id"),
+    (calling(call("a\nb")), "invalid_tool_call", "messages[0].tool_calls[0].id"),
+    (
+        calling(call(type="custom")),
+        "invalid_tool_call",
+        "messages[0].tool_calls[0].type",
+    ),
+    (
+        calling(call(name="")),
+        "invalid_tool_call",
+        "messages[0].tool_calls[0].function.name",
+    ),
+    (
+        calling(call(name="a b")),
+        "invalid_tool_call",
+        "messages[0].tool_calls[0].function.name",
+    ),
+    (
+        calling(call(name="n" * 65)),
+        "invalid_tool_call",
+        "messages[0].tool_calls[0].function.name",
+    ),
+    (
+        {"role": "tool", "content": "x"},
+        "invalid_tool_result",
+        "messages[0].tool_call_id",
+    ),
+    (result(""), "invalid_tool_result", "messages[0].tool_call_id"),
+    (result(5), "invalid_tool_result", "messages[0].tool_call_id"),
+]
+
+
+@pytest.mark.parametrize(("message", "code", "param"), WRONG_MESSAGES)
 def test_wrong_messages_are_named(message, code, param):
     """Each refusal has a code for programs and a place for people."""
     error = refusal(message)
@@ -421,39 +421,39 @@ def test_tools_come_through():
     assert chat.ignored == ()
 
 
-@pytest.mark.parametrize(
-    ("tool", "code", "param"),
-    [
-        (5, "invalid_value", "tools[0]"),
-        ({}, "invalid_value", "tools[0].type"),
-        ({"type": None}, "invalid_value", "tools[0].type"),
-        ({"type": "function"}, "invalid_value", "tools[0].function"),
-        (function(""), "invalid_tool_name", "tools[0].function.name"),
-        (function("a b"), "invalid_tool_name", "tools[0].function.name"),
-        (function("a.b"), "invalid_tool_name", "tools[0].function.name"),
-        (function("ü"), "invalid_tool_name", "tools[0].function.name"),
-        (function("n" * 65), "invalid_tool_name", "tools[0].function.name"),
-        (function("a\n"), "invalid_tool_name", "tools[0].function.name"),
-        (function(None), "invalid_tool_name", "tools[0].function.name"),
-        (
-            function(parameters=[]),
-            "invalid_tool_schema",
-            "tools[0].function.parameters",
-        ),
-        (
-            function(parameters="{}"),
-            "invalid_tool_schema",
-            "tools[0].function.parameters",
-        ),
-        (
-            function(parameters=True),
-            "invalid_tool_schema",
-            "tools[0].function.parameters",
-        ),
-        (function(description=5), "invalid_value", "tools[0].function.description"),
-        (function(strict="yes"), "invalid_value", "tools[0].function.strict"),
-    ],
-)
+WRONG_TOOLS = [
+    (5, "invalid_value", "tools[0]"),
+    ({}, "invalid_value", "tools[0].type"),
+    ({"type": None}, "invalid_value", "tools[0].type"),
+    ({"type": "function"}, "invalid_value", "tools[0].function"),
+    (function(""), "invalid_tool_name", "tools[0].function.name"),
+    (function("a b"), "invalid_tool_name", "tools[0].function.name"),
+    (function("a.b"), "invalid_tool_name", "tools[0].function.name"),
+    (function("ü"), "invalid_tool_name", "tools[0].function.name"),
+    (function("n" * 65), "invalid_tool_name", "tools[0].function.name"),
+    (function("a\n"), "invalid_tool_name", "tools[0].function.name"),
+    (function(None), "invalid_tool_name", "tools[0].function.name"),
+    (
+        function(parameters=[]),
+        "invalid_tool_schema",
+        "tools[0].function.parameters",
+    ),
+    (
+        function(parameters="{}"),
+        "invalid_tool_schema",
+        "tools[0].function.parameters",
+    ),
+    (
+        function(parameters=True),
+        "invalid_tool_schema",
+        "tools[0].function.parameters",
+    ),
+    (function(description=5), "invalid_value", "tools[0].function.description"),
+    (function(strict="yes"), "invalid_value", "tools[0].function.strict"),
+]
+
+
+@pytest.mark.parametrize(("tool", "code", "param"), WRONG_TOOLS)
 def test_wrong_tools_are_named(tool, code, param):
     """A declaration that could not be shown to a model is refused with its place."""
     with pytest.raises(BadRequest) as caught:
