@@ -12,7 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from ...chat import Chat
-from ...errors import BadRequest, ConfigError, ContextLengthExceeded, NotReady
+from ...errors import (
+    BadRequest,
+    ConfigError,
+    ContextLengthExceeded,
+    NotReady,
+    ShuttingDown,
+)
 from ..base import Limits, Status
 from ..text import Channels, StopStrings
 from . import lm
@@ -134,6 +140,8 @@ class MlxEngine:
         ready = self._scheduler.ready
         if ready is None:
             raise NotReady(f"{self.status().reason}; try again in a while")
+        if not self._scheduler.is_open:
+            raise ShuttingDown("the engine is stopped; ask again in a minute")
         return ready
 
     def _context(self, ready: Ready | None) -> int:

@@ -59,9 +59,9 @@ class Scheduler:
         self._inbox: SimpleQueue[Row | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._open = True
-        self._busy = False
         self._last_step = time.monotonic()
         self._faults: deque[float] = deque(maxlen=8)  # when steps failed
+        self.running = 0  # rows in the batch or in line for it
         self.settled = threading.Event()  # loaded, or known not to load
         self.ready: Ready | None = None
         self.failure: OfaError | None = None
@@ -76,7 +76,7 @@ class Scheduler:
 
     def stalled_s(self) -> float:
         """Return for how long the step under way has lasted; 0 when idle."""
-        return time.monotonic() - self._last_step if self._busy else 0.0
+        return time.monotonic() - self._last_step if self.running else 0.0
 
     def faults(self, within_s: float) -> int:
         """Return how many steps failed in the last *within_s* seconds."""
@@ -99,7 +99,8 @@ class Scheduler:
         self._inbox.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(wait_s)
-            _await_gone(self._thread, wait_s)
+            if not self._thread.is_alive():
+                _await_gone(self._thread, wait_s)
 
     def _run(self) -> None:
         try:
@@ -145,14 +146,14 @@ class Scheduler:
     def _serve(self, batch: Batch) -> None:
         try:
             while self._open:
-                self._busy = len(batch) > 0
-                for row in self._arrivals(wait=not self._busy):
+                for row in self._arrivals(wait=not batch):
                     batch.admit(row)
+                self.running = len(batch)
                 self._last_step = time.monotonic()
-                self._busy = True
                 batch.step()
+                self.running = len(batch)
         finally:
-            self._busy = False
+            self.running = 0
             batch.fail_all(_stopped())
 
     def _arrivals(self, *, wait: bool) -> list[Row]:

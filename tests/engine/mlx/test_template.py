@@ -216,6 +216,11 @@ def test_system_text_without_a_system_turn():
 
 CALL = ToolCall("call_1", "read_note", {"path": "x", "depth": None})
 CASES = {
+    "R025": (
+        Message("user", "What is in a.txt?"),
+        Message("assistant", "", (CALL,)),
+        Message("tool", "The word is HERON.", answers="call_1"),
+    ),
     "R026": (
         Message("system", "Be brief."),
         Message("user", "Hi"),
@@ -241,13 +246,13 @@ CASES = {
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("case", CASES)
 def test_any_order_of_roles_is_rendered(name, case, tokenizers, prompts):
-    """R026, R028, R031, R032 and worse: never a template's exception, nothing lost."""
+    """R025 to R032 and worse: never a template's exception, and nothing lost."""
     messages = CASES[case]
 
     text = tokenizers[name].decode(prompts[name].render(messages).ids)
 
     assert all(message.text.strip() in text for message in messages)
-    assert text.count("Result of read_note") == (case == "R026")
+    assert text.count("Result of read_note") == (case in ("R025", "R026"))
     assert text.endswith(("model\n", "assistant\n", "<channel|>"))
 
 

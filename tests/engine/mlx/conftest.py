@@ -1,0 +1,40 @@
+"""Tiny models, made once a run, and engines on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import tiny
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A random Gemma 3 and a random Gemma 4, as folders on disk."""
+    root = tmp_path_factory.mktemp("models")
+    return {
+        "gemma3": tiny.save_model(
+            root / "gemma3", tiny.GEMMA_3_MODEL, tiny.spm_plan(tiny.GEMMA_3)
+        ),
+        "gemma4": tiny.save_model(
+            root / "gemma4", tiny.GEMMA_4_MODEL, tiny.spm_plan(tiny.GEMMA_4)
+        ),
+    }
+
+
+@pytest.fixture(scope="session")
+def engines(folders):
+    """One engine on each, for the tests that do not break theirs."""
+    from ofa.engine.mlx.engine import MlxEngine
+
+    made = {name: MlxEngine(folder, rows=8) for name, folder in folders.items()}
+    for engine in made.values():
+        engine.wait(100)
+    yield made
+    for engine in made.values():
+        engine.close()
+
+
+@pytest.fixture
+def engine(engines):
+    """The Gemma 3."""
+    return engines["gemma3"]
