@@ -93,6 +93,14 @@ def choose_port(
     raise ConfigError(f"server.port: no free port on {host} in {low}-{high}")
 
 
+def remembered_port(state: StateFolder, name: str = PORT_NAME) -> int | None:
+    """Return the port of the last start: here, or the laptop's (`LOCAL_PORT_NAME`)."""
+    text = (state.read(name) or b"").strip()
+    if not re.fullmatch(rb"[0-9]{1,5}", text):
+        return None
+    return port if _FIRST <= (port := int(text)) <= _LAST else None
+
+
 def choose_local_port(state: StateFolder, requested: int, remote: int) -> int:
     """
     Return the port for the laptop's end of the tunnel: text only, nothing is bound.
@@ -106,7 +114,7 @@ def choose_local_port(state: StateFolder, requested: int, remote: int) -> int:
     if requested:
         _remember(state, LOCAL_PORT_NAME, requested)
         return requested
-    return _remembered(state, LOCAL_PORT_NAME) or remote
+    return remembered_port(state, LOCAL_PORT_NAME) or remote
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:
@@ -121,7 +129,7 @@ def _address(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def _candidates(state: StateFolder, low: int, high: int) -> Iterator[int]:
-    remembered = _remembered(state, PORT_NAME)
+    remembered = remembered_port(state)
     if remembered:
         yield remembered
     for _ in range(_TRIES):
@@ -152,15 +160,8 @@ def _listen(
 
 
 def _remember(state: StateFolder, name: str, port: int) -> None:
-    if _remembered(state, name) != port:
+    if remembered_port(state, name) != port:
         state.write(name, f"{port}\n".encode())
-
-
-def _remembered(state: StateFolder, name: str) -> int | None:
-    text = (state.read(name) or b"").strip()
-    if not re.fullmatch(rb"[0-9]{1,5}", text):
-        return None
-    return port if _FIRST <= (port := int(text)) <= _LAST else None
 
 
 def _holder(port: int) -> str:

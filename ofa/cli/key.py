@@ -15,14 +15,9 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         "key", help="the API key: its file, its text, a new one"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    # Without abbreviations, by which `--key KEY` would be read as --key-file.
-    path = commands.add_parser(
-        "path", help="print where the key file is", allow_abbrev=False
-    )
+    path = commands.add_parser("path", help="print where the key file is")
     path.set_defaults(func=_path)
-    show = commands.add_parser(
-        "show", help="print the key to this terminal", allow_abbrev=False
-    )
+    show = commands.add_parser("show", help="print the key to this terminal")
     show.add_argument(
         "--force", action="store_true", help="print it into a file or pipe as well"
     )
@@ -30,7 +25,6 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     rotate = commands.add_parser(
         "rotate",
         help="make a new key; the old one ends within two seconds",
-        allow_abbrev=False,
     )
     rotate.set_defaults(func=_rotate)
     for command in (path, show, rotate):

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 
 from .. import __version__
 from ..errors import ConfigError, OfaError
+from .parser import Parser
 
-# Each has `add(subparsers)`; in the order that --help lists them.
-GROUPS = ("serve", "ask", "index", "model", "key", "config", "byok", "client")
+# Each is a module with `add(subparsers)`; in the order and with the words of --help,
+# for which importing them all would take most of a second.
+GROUPS = {
+    "serve": "run the server",
+    "ask": "ask a running server a question",
+    "index": "the documents that answers come from: build, look, add, search",
+    "model": "the starter model: fetch it, see which models are kept",
+    "key": "the API key: its file, its text, a new one",
+    "config": "show the configuration and where each value comes from",
+    "byok": "VS Code: write its entry for this server, or show it",
+    "client": "print another client's configuration for this server",
+}
 
 # Upstream's flags for the server, without a subcommand: `ofa --serve …` still works.
 _SEED_SERVE = "--serve"
@@ -18,6 +30,10 @@ _SEED_SERVE = "--serve"
 
 def run() -> None:
     """Run the command line and leave with its exit code; the console script."""
+    # Answers and pipes hold anything; a Latin-1 terminal is no reason for a traceback.
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main(sys.argv[1:]))
 
 
@@ -33,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         words.remove(_SEED_SERVE)
         words.insert(0, "serve")
     try:
-        args = make_parser().parse_args(words)
+        args = make_parser(words).parse_args(words)
     except SystemExit as stop:  # argparse's: 0 for --help, 2 for wrong arguments
         return int(stop.code or 0)
     try:
@@ -51,17 +67,19 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; importing no heavy library."""
-    from importlib import import_module
-
-    parser = argparse.ArgumentParser(
+def make_parser(groups: Iterable[str] = tuple(GROUPS)) -> Parser:
+    """Return the command line's parser, whole for those of `GROUPS` in *groups*."""
+    parser = Parser(
         prog="ofa",
         description="A local Gemma, with your site's own documents, behind the chat "
         "box people already use.",
     )
     parser.add_argument("--version", action="version", version=f"ofa {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in GROUPS:
-        import_module(f"{__package__}.{group}").add(commands)
+    wanted = frozenset(groups)
+    for group, summary in GROUPS.items():
+        if group in wanted:
+            import_module(f"{__package__}.{group}").add(commands)
+        else:
+            commands.add_parser(group, help=summary)
     return parser

@@ -1,6 +1,5 @@
 """`ofa key`: the key is shown to a terminal's user, and to nothing else by accident."""
 
-import argparse
 import os
 import pty
 import subprocess
@@ -12,16 +11,18 @@ import pytest
 from ofa.auth import KeyFile, KeyFileError
 from ofa.cli import key as command
 from ofa.cli.common import key_file_of, state_of
+from ofa.cli.parser import Parser
 from ofa.config import load
 
 ROOT = Path(__file__).parent.parent.parent
 
 MAIN = """
-import argparse, sys
+import sys
 from ofa.cli import key
-parser = argparse.ArgumentParser()
+from ofa.cli.parser import Parser
+parser = Parser()
 key.add(parser.add_subparsers())
-args = parser.parse_args()
+args = parser.parse_args(sys.argv[1:])
 sys.exit(args.func(args))
 """
 
@@ -36,7 +37,7 @@ def state(tmp_path, monkeypatch):
 
 def run(*words):
     """Run `ofa key` with *words*."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     command.add(parser.add_subparsers())
     args = parser.parse_args(["key", *words])
     return args.func(args)
