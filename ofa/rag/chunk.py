@@ -81,7 +81,7 @@ def chunk(
     found: list[Chunk] = []
     for piece in pack(outline.pieces, budget, cost):
         section = " > ".join(piece.chain)
-        left = room - cost(piece.text)
+        left = min(most, room - cost(piece.text))
         head = _head(document, outline.title, section, cost, left)
         found.append(Chunk(title, section, head, piece.text.strip("\n")))
     return found

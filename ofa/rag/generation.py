@@ -38,6 +38,7 @@ CURRENT = "current"
 _RETIRED = "none"
 _MANIFEST, _PASSAGES, _VECTORS = "manifest.json", "passages.jsonl", "vectors.f16.npy"
 _LEXICAL = "lexical"
+_FILE = re.compile(r"(?:lexical/)?[a-z0-9]+(?:\.[a-z0-9]+)+")
 _MAX_MANIFEST_BYTES = 4 << 20
 
 # What a damaged file can make json, numpy and our own look-ups raise.
@@ -48,6 +49,10 @@ class IndexDamaged(OfaError):
     """A generation can't be trusted; the message says why and what to do."""
 
     code = "index_damaged"
+
+
+class _Wrong(ValueError):
+    """What is wrong with a generation, in words for people."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +242,9 @@ def _read_manifest(folder: Path) -> Manifest:
     sealed = json.loads(raw)
     about = sealed["manifest"]
     if about["schema"] != SCHEMA:
-        raise ValueError(f"it is of version {about['schema']!r}, not {SCHEMA}")
+        raise _Wrong(f"it is of version {about['schema']!r}, not {SCHEMA}")
     if sealed["sha256"] != _seal(about):
-        raise ValueError("manifest.json is not what was written")
+        raise _Wrong("manifest.json is not what was written")
     notes = tuple(SourceNote(**note) for note in about.pop("sources"))
     return Manifest(**about, sources=notes)
 
@@ -247,9 +252,11 @@ def _read_manifest(folder: Path) -> Manifest:
 def _read_files(folder: Path, sums: Mapping[str, str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name, expected in sums.items():
+        if not _FILE.fullmatch(name):
+            raise _Wrong("manifest.json names a file of no generation")
         found[name] = (folder / name).read_bytes()
         if hashlib.sha256(found[name]).hexdigest() != expected:
-            raise ValueError(f"{name} is not what was written")
+            raise _Wrong(f"{name} is not what was written")
     return found
 
 
@@ -257,15 +264,13 @@ def _damaged(folder: Path, reason: str) -> IndexDamaged:
     return IndexDamaged(f"{folder}: {reason}; run `ofa index build` to make it anew")
 
 
-def _reason(exc: BaseException) -> str:
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, _Wrong):
+        return str(exc)
     if isinstance(exc, FileNotFoundError):
         return f"{Path(str(exc.filename)).name} is missing"
     if isinstance(exc, OSError):
         return f"not readable ({exc.strerror})"
-    if isinstance(exc, ValueError) and str(exc).startswith(
-        ("it is", "manifest", _LEXICAL)
-    ):
-        return str(exc)
     return f"damaged ({type(exc).__name__})"
 
 
