@@ -193,7 +193,7 @@ class _Entrance:
     ) -> Iterable[bytes]:
         sent = environ.get("PATH_INFO", "")
         # The one spelling that needs no key: as sent, before anyone decoded it.
-        target = environ.get("REQUEST_URI", sent).partition("?")[0]
+        target = str(environ.get("REQUEST_URI") or sent).partition("?")[0]
         environ["ofa.is_probe"] = target == HEALTHZ
         environ["ofa.elapsed"] = partial(_elapsed, self._clock, self._clock())
         environ["PATH_INFO"] = normal_path(sent, self._is_route)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ from .modes import Modes
 from .protocols import openai_chat
 from .protocols.body import MAX_JSON_BYTES, read_object
 from .protocols.frames import encode
-from .web_guard import ignored_header
+from .web_guard import ignored_header, raised_at
 
 _log = logging.getLogger("ofa.web")
 
@@ -162,16 +161,8 @@ class Watched:
 
 
 def internal_error(exc: BaseException) -> OfaError:
-    """
-    Log where *exc* was raised and return an error that tells nothing of it.
-
-    On one line and without its text, which could quote a prompt.
-    """
-    places = (
-        f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        for frame in traceback.extract_tb(exc.__traceback__)
-    )
-    _log.error("internal error: %s at %s", type(exc).__name__, " < ".join(places))
+    """Log where *exc* was raised and return an error that tells nothing of it."""
+    _log.error("internal error: %s", raised_at(exc))
     return OfaError("internal error; the server's log says where")
 
 

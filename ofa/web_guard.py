@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import secrets
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from .errors import Forbidden, UnsupportedMediaType
@@ -133,11 +134,29 @@ def request_id(given: str) -> str:
     return given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
 
 
-def log_field(text: str) -> str:
-    """Return *text* on one line without control characters, cut to fit a log line."""
+def log_line(text: str) -> str:
+    """Return *text* on one line without control characters, cut to a readable size."""
     if not text.isprintable() or not text.isascii():
         text = text[:_LOG_CHARACTERS].encode("unicode_escape").decode("ascii")
-    return text[:_LOG_CHARACTERS].replace(" ", "_") or "-"
+    return text[:_LOG_CHARACTERS]
+
+
+def log_field(text: str) -> str:
+    """Return *text* as one word of a log line."""
+    return log_line(text).replace(" ", "_") or "-"
+
+
+def raised_at(exc: BaseException) -> str:
+    """
+    Return the type of *exc* and where it was raised, on one line.
+
+    Without its text, which could quote a prompt.
+    """
+    places = (
+        f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        for frame in reversed(traceback.extract_tb(exc.__traceback__))
+    )
+    return f"{type(exc).__name__} at {' < '.join(places)}"
 
 
 def header_value(text: str) -> str:

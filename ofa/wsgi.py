@@ -166,7 +166,7 @@ def make_server(
     adj = Adjustments(
         sockets=list(sockets),
         threads=threads,
-        connection_limit=_connection_limit(),
+        connection_limit=connection_limit(_open_files()),
         asyncore_use_poll=True,
         backlog=1024,
         recv_bytes=64 << 10,
@@ -206,16 +206,19 @@ def _listener(
     )
 
 
-def _connection_limit() -> int:
-    """Return how many connections the process's limit on open files allows."""
+def connection_limit(open_files: int) -> int:
+    """Return how many connections a process may hold that may open *open_files*."""
+    return max(64, min(_CONNECTIONS, open_files - _SPARE_FILES))
+
+
+def _open_files() -> int:
     try:
         import resource
-    except ImportError:  # Windows
-        return _CONNECTIONS
+    except ImportError:  # pragma: no cover - Windows has no such limit
+        return _CONNECTIONS + _SPARE_FILES
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _CONNECTIONS
-    return max(64, min(_CONNECTIONS, soft - _SPARE_FILES))
+    unlimited = soft == resource.RLIM_INFINITY
+    return _CONNECTIONS + _SPARE_FILES if unlimited else soft
 
 
 def _log_refusal(problem: OfaError, headers: dict[str, str]) -> None:

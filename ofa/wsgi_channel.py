@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -18,10 +20,10 @@ from typing import Any
 from waitress.channel import HTTPChannel
 from waitress.task import ErrorTask
 
-from .errors import OfaError, RequestTooLarge
+from .errors import OfaError
 from .protocols import openai_chat
 from .protocols.frames import encode
-from .web_guard import log_field, request_id
+from .web_guard import log_line, raised_at, request_id
 from .wsgi_parser import MAX_HEAD_BYTES, Gate, Refused, StrictParser
 
 DISCARD_BYTES = 4 << 20  # read from a refused client before it is cut off
@@ -42,8 +44,11 @@ class OneLine(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[str, MutableMapping[str, Any]]:
-        """Escape *msg*, which waitress has formatted already."""
-        return log_field(str(msg)).replace("_", " "), kwargs
+        """Escape *msg*, which waitress has formatted, and fold a traceback into it."""
+        if kwargs.pop("exc_info", None):
+            caught = sys.exc_info()[1]
+            msg = f"{raised_at(caught)}: {msg}" if caught else msg
+        return log_line(str(msg)), kwargs
 
 
 class JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
@@ -119,10 +124,8 @@ class StrictChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         if self._lingers_until_s is None:
             super().handle_read()
             return
-        try:
-            self._discarded += len(self.recv(self.adj.recv_bytes))
-        except OSError:
-            self.handle_close()
+        # An OSError closes the channel too: the loop sees to that.
+        self._discarded += len(self.recv(self.adj.recv_bytes))
         if self._discarded > DISCARD_BYTES:
             self.handle_close()
 
@@ -130,7 +133,7 @@ class StrictChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         """Send what waits; after a refusal leave the client time to read it."""
         if self._refused and self.close_when_flushed:
             self._flush_exception(self._flush_some)
-            if self.connected and not (self.total_outbufs_len or self.will_close):
+            if not (self.total_outbufs_len or self.will_close):
                 self._linger()
                 return
         super().handle_write()
@@ -161,17 +164,17 @@ class StrictChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def _linger(self) -> None:
         """Stop sending, go on reading: closing now would reset what wasn't read yet."""
+        if not self.connected:  # it left while the refusal was sent
+            return
         self.close_when_flushed = False
         self._lingers_until_s = self._gate.clock() + self._patience.linger_s
-        try:
+        with suppress(OSError):  # it left just now: the next read tells
             self.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.handle_close()
 
     def _refuse_late(self) -> None:
         with self.requests_lock:
             request = self.request
-            if request is None or self.requests:
+            if request is None or self.requests:  # pragma: no cover - a worker's race
                 return
             request.refuse(
                 Refused(408, "request_timeout", "the request took too long to arrive")
@@ -185,15 +188,9 @@ def _as_ours(error: Any) -> OfaError:  # noqa: ANN401 - ours or one of waitress'
     """Return *error* as one of ours; waitress's own texts quote the client's bytes."""
     if isinstance(error, OfaError):
         return error
-    match error.code:
-        case 413:
-            return RequestTooLarge("the body is too large")
-        case 431:
-            message = f"the headers are over {MAX_HEAD_BYTES} bytes"
-            return Refused(431, "headers_too_large", message)
-        case 400:
-            return Refused(400, "invalid_http", "the request is not valid HTTP/1.1")
-        case 501:
-            message = "only chunked bodies are understood"
-            return Refused(501, "unsupported_transfer_encoding", message)
+    if error.code == 431:
+        message = f"the headers are over {MAX_HEAD_BYTES} bytes"
+        return Refused(431, "headers_too_large", message)
+    if error.code == 400:
+        return Refused(400, "invalid_http", "the request is not valid HTTP/1.1")
     return OfaError("internal error; the server's log says where")

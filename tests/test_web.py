@@ -5,6 +5,7 @@ import json
 import logging
 
 import pytest
+from werkzeug.exceptions import ImATeapot
 
 from ofa.chat import Call, End, Text, ToolCall, Usage
 from ofa.engine.base import Limits, Status
@@ -499,6 +500,23 @@ def test_body_limits(open_site):
     assert small.chat().status == 200
 
 
+def test_the_apps_own_limits_are_json_too(open_site):
+    """What Flask and werkzeug refuse by themselves has the form of all errors."""
+
+    def teapot(asked):
+        raise ImATeapot
+
+    site = open_site(
+        settings=WebSettings(max_body_bytes=100), more=[Route("/tea", ("GET",), teapot)]
+    )
+
+    got = site.chat(user="x" * 200)
+
+    assert (got.status, got.error["code"]) == (413, "request_too_large")
+    assert "100 bytes" in got.error["message"]
+    assert site.ask("GET", "/tea").error["code"] == "invalid_value"
+
+
 def test_json_has_a_limit_beside_images(open_site):
     """Pictures may be large where text may not."""
     rules = ChatRules(max_json_bytes=1000)
@@ -627,22 +645,24 @@ CANARY = "canary-4711"
 def test_one_log_line_a_request_without_content(site, caplog):
     """Who, what model, how long: never what was said, and never the key."""
     with caplog.at_level(logging.DEBUG), Lines("ofa.access") as log:
-        site.chat(messages=[{"role": "user", "content": CANARY}], stop=[CANARY])
-        site.chat(messages=[{"role": "user", "content": CANARY}], stream=True)
-        site.chat(messages=CANARY)
-        site.chat({"Authorization": f"Bearer {CANARY}"})
-        site.ask("GET", "/v1/models?key=" + CANARY)
-        site.ask("POST", "/v1/chat/completions", CANARY.encode())
-        lines = log.wait(5)
+        named = {**AUTH, "X-Request-Id": "one-line"}
+        said = [{"role": "user", "content": CANARY}]
+        site.chat(named, messages=said, stop=[CANARY])
+        site.chat(named, messages=said, stream=True)
+        site.chat(named, messages=CANARY)
+        site.chat({**named, "Authorization": f"Bearer {CANARY}"})
+        site.ask("GET", "/v1/models?key=" + CANARY, headers=named)
+        site.ask("POST", "/v1/chat/completions", CANARY.encode(), named)
+        lines = log.wait(5, "one-line")
 
     assert len(lines) == 5  # the wrong key was refused before the app
     assert site.refused[-1] == (401, "invalid_api_key")
     assert CANARY not in caplog.text
     assert KEY[4:] not in caplog.text
-    assert "model=ofa-hpc mode=hpc" in lines[0]
-    assert "messages=1 stream=False" in lines[0]
-    assert "prompt=7 completion=3" in lines[0]
-    assert " 400 " in lines[2]
+    whole = next(line for line in lines if "messages=1 stream=False" in line)
+    assert "200" in whole
+    assert "model=ofa-hpc mode=hpc outcome=stop prompt=7 completion=3" in whole
+    assert sum(" 400 " in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(
@@ -651,9 +671,10 @@ def test_one_log_line_a_request_without_content(site, caplog):
 def test_H18_a_model_name_cannot_forge_a_log_line(site, payload):
     """What a client names itself stays one escaped, bounded word."""
     with Lines("ofa.access") as log:
-        site.chat(model=payload)
-        site.ask("GET", "/v1/models/" + "a%C2%9B31m" * 50)
-        lines = log.wait(2)
+        named = {**AUTH, "X-Request-Id": "forged"}
+        site.chat(named, model=payload)
+        site.ask("GET", "/v1/models/" + "a%C2%9B31m" * 50, headers=named)
+        lines = log.wait(2, "forged")
 
     assert len(lines) == 2
     for line in lines:

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from ofa.chat import End, Text
 from ofa.errors import Unauthorized
 from ofa.web import create_app
-from ofa.wsgi import Gate, Patience, make_server
+from ofa.wsgi import Gate, Patience, connection_limit, make_server
 from ofa.wsgi_channel import StrictChannel
 from ofa.wsgi_parser import StrictParser, find_problem
 
@@ -19,12 +20,14 @@ from .web_fakes import (
     KEY,
     FakeAnswerer,
     FakeReply,
+    Lines,
     SilentReply,
     Site,
     chat_body,
     check_key,
     read_all,
     read_until,
+    reset,
     scripted,
     services,
 )
@@ -450,6 +453,26 @@ def test_N2_idle_neighbours_do_not_lock_the_owner_out(open_site):
             neighbour.close()
 
 
+def test_H21_short_connections_leave_nothing_behind(site):
+    """Opened and dropped, half a head, or reset: files and threads are as before."""
+    site.ask("GET", "/healthz")
+    threads = threading.active_count()
+
+    for number in range(200):
+        connection = socket.create_connection(("127.0.0.1", site.port), 10)
+        connection.sendall(GET[: number % 20])
+        if number % 2:
+            reset(connection)
+        else:
+            connection.close()
+
+    assert site.ask("GET", "/healthz").status == 200
+    assert threading.active_count() == threads
+    with site.socket() as connection:
+        connection.sendall(get())
+        assert statuses(read_all(connection)) == [200]
+
+
 def test_crowded_servers_are_less_patient():
     """When most places are taken, an idle connection has seconds, not a minute."""
     now = SimpleNamespace(s=100.0)
@@ -605,6 +628,55 @@ def test_find_problem_is_total():
     for end in range(len(good) - 1):
         problem = find_problem(good[:end])
         assert problem is None or problem.status in (400, 401)
+
+
+def test_connections_leave_files_for_the_rest():
+    """The model and the index need some of what the process may open."""
+    assert connection_limit(1 << 20) == 1024
+    assert connection_limit(1024) == 768
+    assert connection_limit(100) == 64
+
+
+def test_a_defect_of_the_app_is_json_and_one_line():
+    """What escapes the app is a 500 without a word, and a log line without its text."""
+
+    def broken(environ, start_response):
+        raise RuntimeError("secret\nprompt")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = make_server(broken, [listening], threads=1, gate=Gate(check_key, 1000))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        with Lines("ofa.http") as log, Lines("ofa.access") as access:
+            with socket.create_connection(listening.getsockname(), 10) as connection:
+                connection.sendall(get(b"X-Request-Id: abc"))
+                got = read_all(connection)
+            (line,) = log.wait(1)
+            (refused,) = access.wait(1)
+        server.stop(0)
+        thread.join(10)
+
+    assert statuses(got) == [500]
+    assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == (
+        "internal_error"
+    )
+    assert "RuntimeError at " in line
+    assert "\n" not in line
+    assert "secret" not in line
+    assert "refused 500 outcome=internal_error" in refused
+
+
+def test_a_refused_client_that_stays_is_closed(open_site):
+    """It has read why; its connection ends after a moment all the same."""
+    site = open_site(patience=Patience(linger_s=0.1))
+
+    with site.socket() as connection:
+        connection.sendall(b"hello\r\n")
+        assert statuses(read_all(connection)) == [400]
+        with pytest.raises(OSError):
+            for _ in range(200):
+                connection.sendall(b"x")
+                time.sleep(0.02)
 
 
 def test_a_check_that_refuses_is_the_only_gate():

@@ -135,11 +135,15 @@ class Lines(logging.Handler):
             self._lines.append(record.getMessage())
             self._more.notify_all()
 
-    def wait(self, count: int) -> list[str]:
-        """Return the lines once there are *count* of them."""
+    def wait(self, count: int, about: str = "") -> list[str]:
+        """Return the lines that start with *about* once there are *count* of them."""
+
+        def lines() -> list[str]:
+            return [line for line in self._lines if line.startswith(about)]
+
         with self._more:
-            assert self._more.wait_for(lambda: len(self._lines) >= count, 10)
-            return list(self._lines)
+            assert self._more.wait_for(lambda: len(lines()) >= count, 10)
+            return lines()
 
     def __enter__(self) -> Lines:
         self._level = self._logger.level

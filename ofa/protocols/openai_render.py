@@ -66,8 +66,7 @@ def stream(
                 return
         raise EngineError("the engine stopped before the end of its answer")
     except OfaError as exc:
-        if not writer.finished:
-            yield writer.finish(FAILED)
+        yield writer.chunk({}, FAILED)
         yield sse(error(exc))
         yield sse(_DONE)
 
@@ -90,7 +89,6 @@ class _Writer:
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
         self._calls = 0
-        self.finished = False
 
     def event(self, event: Event) -> Iterator[str]:
         match event:
@@ -107,10 +105,6 @@ class _Writer:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return sse({**self._head, "choices": [choice]})
 
-    def finish(self, reason: str) -> str:
-        self.finished = True
-        return self.chunk({}, reason)
-
     def usage(self, usage: Usage) -> str:
         return sse({**self._head, "choices": [], "usage": _usage(usage)})
 
@@ -124,7 +118,7 @@ class _Writer:
 
 
 def _tail(writer: _Writer, end: End, *, usage: bool) -> Iterator[str]:
-    yield writer.finish(FINISH[end.reason])
+    yield writer.chunk({}, FINISH[end.reason])
     if usage and end.usage is not None:
         yield writer.usage(end.usage)
     yield sse(_DONE)
