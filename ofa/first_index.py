@@ -9,19 +9,27 @@ goes to the server's own standard error.
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 log = logging.getLogger("ofa.rag")
 
 
 class FirstIndex:
-    """Runs ``ofa index build`` once, beside the server that waits for nothing."""
+    """
+    Runs ``ofa index build`` once, beside the server that waits for nothing.
 
-    def __init__(self, arguments: Sequence[str] = ()) -> None:
+    *env* goes over this process's environment: what the server was configured with.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
         self._command = [sys.executable, "-m", "ofa", "index", "build", *arguments]
+        self._env = dict(env or {})
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -49,7 +57,11 @@ class FirstIndex:
         with self._lock:
             if self._closed:
                 return
-            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self._env},
+            )
         code = self._child.wait()
         if code == 0:
             log.info("the index is built; answers use it from now on")

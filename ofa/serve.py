@@ -172,7 +172,12 @@ def _retrieval(config: Config, state: StateFolder, queue: Queued) -> Retrieval |
     if not config.rag.enabled:
         return None
     site = ["--site", str(config.path)] if config.path else []
-    return Retrieval(config.rag, state, queue, FirstIndex(site))
+    env = {"OFA_SCRATCH": str(state.path)}
+    if config.rag.sources:
+        env["OFA_RAG_SOURCES"] = config.rag.sources
+    if config.rag.embedder:
+        env["OFA_RAG_EMBEDDER"] = config.rag.embedder
+    return Retrieval(config.rag, state, queue, FirstIndex(site, env))
 
 
 def _refuse_open_server(config: Config, state: StateFolder, host: str) -> None:
