@@ -80,6 +80,8 @@ def chunk(
     title = outline.title or PurePosixPath(document.path).name
     found: list[Chunk] = []
     for piece in pack(outline.pieces, budget, cost):
+        if not any(map(str.isalnum, piece.text)):
+            continue  # a ruling line answers nothing
         section = " > ".join(piece.chain)
         left = min(most, room - cost(piece.text))
         head = _head(document, outline.title, section, cost, left)

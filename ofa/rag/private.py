@@ -26,6 +26,7 @@ from ..files import make_folder, read_own, write_file
 from .build import Built, Progress, Workshop, build
 from .embed import Embedder
 from .generation import retire
+from .shelf import Shelf
 from .sources import Collection, Place, one_folder
 
 PREFIX = "priv-"
@@ -119,12 +120,13 @@ class PrivateLayers:
 
     def forget_all(self) -> int:
         """Remove all, unreadable ones included; return how many there were."""
-        found = [path for path in self.folder.glob(f"{PREFIX}*") if path.is_dir()]
-        for path in found:
-            self._remove(path.name)
+        found = [path.name for path in self.folder.glob(f"{PREFIX}*") if path.is_dir()]
+        there = set(Shelf(self.folder).collections())
+        for name in found:
+            self._remove(name)
         shutil.rmtree(self.folder / "chroma", ignore_errors=True)
         (self.folder / _LAYERS).unlink(missing_ok=True)
-        return len(found)
+        return len(there)
 
     def _remove(self, collection: str) -> None:
         retire(self.folder / collection)
