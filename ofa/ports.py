@@ -32,6 +32,8 @@ _BACKLOG = 1024
 _LOOPBACK = "127.0.0.1"
 _JOBS = (("SLURM_JOB_ID", "Slurm"), ("PBS_JOBID", "PBS"), ("LSB_JOBID", "LSF"))
 _LISTENING = "0A"  # state column of /proc/net/tcp
+# As written there: 127.0.0.1, 0.0.0.0, and IPv6's forms of both.
+_REACHED = ("0100007F", "0" * 8, "0" * 16 + "FFFF00000100007F", "0" * 32)
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,24 @@ def choose_local_port(state: StateFolder, requested: int, remote: int) -> int:
         _remember(state, LOCAL_PORT_NAME, requested)
         return requested
     return remembered_port(state, LOCAL_PORT_NAME) or remote
+
+
+def stranger_on(port: int) -> str:
+    """
+    Return who answers on 127.0.0.1's *port*, if it is neither this user nor root.
+
+    A remembered port may be a neighbour's by now, who would be sent our key. Empty
+    where nobody listens, or where the system doesn't tell.
+    """
+    uids: dict[str, int] = {}
+    for line in _tcp_lines():
+        columns = line.split()
+        address, _, number = columns[1].partition(":")
+        if columns[3] == _LISTENING and int(number, 16) == port:
+            uids[address] = int(columns[7])
+    # The nearest address gets the connection; that is the kernel's order.
+    uid = next((uids[address] for address in _REACHED if address in uids), os.getuid())
+    return "" if uid in (os.getuid(), 0) else _user(uid)
 
 
 def _address(host: str) -> tuple[socket.AddressFamily, str]:

@@ -11,7 +11,7 @@ import sys
 from ..client import SILENCE_S, Client, Streamed
 from ..errors import BadRequest
 from .common import Subparsers, add_site_option, load_config, state_of
-from .running import add_key_file_option, key_of, server_port
+from .running import add_key_file_option, key_of, server_port, url_here
 
 _EPILOG = """\
 What is piped in goes before the question:
@@ -64,7 +64,7 @@ def _ask(args: argparse.Namespace) -> int:
     question = _question(args.question)
     url = args.url
     if url is None:
-        url = f"http://127.0.0.1:{server_port(config, state, args.port)}/v1"
+        url = url_here(server_port(config, state, args.port))
     silence_s = max(SILENCE_S, config.engine.load_wait_s + 30)
     messages = [{"role": "user", "content": question}]
     with Client(url, key_of(config, state), silence_s=silence_s) as client:

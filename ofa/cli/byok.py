@@ -18,8 +18,10 @@ from .running import (
     add_key_file_option,
     key_of,
     laptop_port,
+    loopback_url,
     offer_of,
     server_port,
+    url_here,
 )
 
 _LIMIT_BYTES = 4 * 1024 * 1024  # of a settings file; a real one has a few kilobytes
@@ -102,11 +104,11 @@ def _make(args: argparse.Namespace, *, laptop: bool) -> _Made:
             f"the key file {key_file} is missing: `ofa serve` makes one at its start"
         )
     asked = server_port(config, state, None if laptop else args.port)
-    offer = offer_of(config, f"http://127.0.0.1:{asked}/v1", key)
+    offer = offer_of(config, asked, key)
     group = byok.entry(
         offer.models,
         offer.limits,
-        f"http://127.0.0.1:{port}/v1",
+        loopback_url(port) if laptop else url_here(port),
         name=args.name or byok.group_name(config.site),
         key=key if in_header else None,
     )

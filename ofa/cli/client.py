@@ -10,7 +10,14 @@ from dataclasses import asdict
 from .. import clients
 from ..clients import Facts, Setup
 from .common import Subparsers, add_site_option, key_file_of, load_config, state_of
-from .running import add_key_file_option, key_of, laptop_port, offer_of, server_port
+from .running import (
+    add_key_file_option,
+    key_of,
+    laptop_port,
+    loopback_url,
+    offer_of,
+    server_port,
+)
 
 
 def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
@@ -38,10 +45,9 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 def _client(args: argparse.Namespace) -> int:
     config, state = load_config(args), state_of()
     port = laptop_port(config, state, args.port)
-    asked = f"http://127.0.0.1:{server_port(config, state)}/v1"
-    offer = offer_of(config, asked, key_of(config, state))
+    offer = offer_of(config, server_port(config, state), key_of(config, state))
     facts = Facts(
-        f"http://127.0.0.1:{port}/v1",
+        loopback_url(port),
         offer.models,
         offer.limits,
         str(key_file_of(config, state).path) if config.server.auth else "",

@@ -16,7 +16,7 @@ from ..config import Config
 from ..engine.base import Limits
 from ..errors import ConfigError, OfaError
 from ..modes import SEED_MODES, Modes, with_changes
-from ..ports import LOCAL_PORT_NAME, remembered_port
+from ..ports import LOCAL_PORT_NAME, remembered_port, stranger_on
 from ..state import StateFolder
 from .common import key_file_of
 
@@ -51,10 +51,22 @@ def server_port(config: Config, state: StateFolder, asked: int | None = None) ->
     return port
 
 
+def url_here(port: int) -> str:
+    """Return the URL of the server on *port* of this machine, if it can be ours."""
+    if doubt := _not_ours(port):
+        raise ConfigError(doubt)
+    return loopback_url(port)
+
+
 def laptop_port(config: Config, state: StateFolder, asked: int | None = None) -> int:
     """Return the port at the laptop's end of the tunnel, as the server prints it."""
     chosen = config.server.local_port or remembered_port(state, LOCAL_PORT_NAME)
     return asked or chosen or server_port(config, state)
+
+
+def loopback_url(port: int) -> str:
+    """Return the URL for *port*, on this machine or on the laptop."""
+    return f"http://127.0.0.1:{port}/v1"
 
 
 def key_of(config: Config, state: StateFolder) -> str:
@@ -65,8 +77,11 @@ def key_of(config: Config, state: StateFolder) -> str:
     return key_file.read()[0]
 
 
-def offer_of(config: Config, base_url: str, key: str) -> Offer:
-    """Return what the server at *base_url* offers, else what is configured."""
+def offer_of(config: Config, port: int, key: str) -> Offer:
+    """Return what the server on *port* offers, else what is configured."""
+    if doubt := _not_ours(port):
+        return _configured(config, doubt)
+    base_url = loopback_url(port)
     try:
         with Client(base_url, key) as client:
             models = client.models()
@@ -75,6 +90,14 @@ def offer_of(config: Config, base_url: str, key: str) -> Offer:
     if not models:
         raise OfaError(f"{base_url}: the server offers no models")
     return Offer(models, models[0].limits)
+
+
+def _not_ours(port: int) -> str:
+    stranger = stranger_on(port)
+    return stranger and (
+        f"port {port} of this machine is held by {stranger}, not by you, and your key "
+        "would be sent there: start your server, or name its port with --port"
+    )
 
 
 def _configured(config: Config, reason: str) -> Offer:
