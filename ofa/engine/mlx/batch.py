@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING
 
 from ...errors import EngineError, OfaError
@@ -12,7 +14,6 @@ from .rows import Row
 from .sampling import Samplers, Trap, make_processors
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterable
 
     from mlx_lm.generate import BatchGenerator
@@ -29,6 +30,7 @@ class _Running:
 
     def __init__(self, row: Row, sampler: Trap, processors: list[Trap]) -> None:
         self.row = row
+        self.read = 0  # tokens of its prompt
         self.decoding = False
         self._traps = (sampler, *processors)
 
@@ -38,12 +40,30 @@ class _Running:
         return next((trap.fault for trap in self._traps if trap.fault), None)
 
 
+class Speed:
+    """How fast prompts are read: the median of the last few readings, so that
+    neither a busy moment nor a short prompt decides."""
+
+    def __init__(self) -> None:
+        self._readings: deque[float] = deque(maxlen=9)
+
+    def add(self, tokens: int, wall_s: float) -> None:
+        """Take a reading, unless it is too short to tell anything."""
+        if tokens >= _LEAST_CHUNK // 2:
+            self._readings.append(tokens / max(wall_s, 1e-6))
+
+    @property
+    def per_s(self) -> float:
+        """Prompt tokens a second; 0 before the first reading."""
+        return median(tuple(self._readings) or (0.0,))
+
+
 class Batch:
     """
     Answers rows with *model*; one that fails takes no other with it.
 
-    *logits* is the number of ids the model tells apart, *prefill_per_s* its speed;
-    *faults* gets the time of each failed step.
+    *logits* is the number of ids the model tells apart; *speed* and *faults* get each
+    prefill's reading and each failed step's time.
     """
 
     def __init__(  # noqa: PLR0913 - what was measured and what was configured
@@ -54,7 +74,7 @@ class Batch:
         logits: int,
         rows: int,
         prefill_step: int,
-        prefill_per_s: float,
+        speed: Speed,
         faults: deque[float],
     ) -> None:
         import mlx.core as mx
@@ -68,8 +88,8 @@ class Batch:
         self._stream = mx.new_thread_local_stream(mx.default_device())
         self._generator = self._make_generator()
         self._running: dict[int, _Running] = {}
-        self._chunk = chunk_size(prefill_per_s * _CHUNK_S)
-        self._short_chunk = min(self._chunk, prefill_step)
+        self._prefill_step = prefill_step
+        self._speed = speed
 
     def __len__(self) -> int:
         return len(self._running)
@@ -118,12 +138,17 @@ class Batch:
 
     def _next(self) -> None:
         decoding = any(run.decoding for run in self._running.values())
+        chunk = chunk_size(self._speed.per_s * _CHUNK_S)
         self._generator.prefill_step_size = (
-            self._short_chunk if decoding else self._chunk
+            min(chunk, self._prefill_step) if decoding else chunk
         )
+        start = time.perf_counter()
         # Not next_generated(): that would go on until a token comes, and a cancelled
         # prefill with it.
-        _, answers = self._generator.next()
+        prompts, answers = self._generator.next()
+        tokens = sum(self._advance(part.uid, part.progress[0]) for part in prompts)
+        if not answers:  # nothing but reading
+            self._speed.add(tokens, time.perf_counter() - start)
         for answer in answers:
             run = self._running[answer.uid]
             run.decoding = True
@@ -131,6 +156,12 @@ class Batch:
                 run.row.put(answer.token, answer.finish_reason or "")
                 if answer.finish_reason:
                     del self._running[answer.uid]
+
+    def _advance(self, uid: int, read: int) -> int:
+        """Note how much of a prompt is *read* by now; return what is new of it."""
+        run = self._running[uid]
+        new, run.read = read - run.read, read
+        return new
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""

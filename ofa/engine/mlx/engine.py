@@ -98,7 +98,7 @@ class MlxEngine:
         return Limits(
             context_tokens=context,
             output_tokens=min(self._output_tokens, context),
-            prefill_per_s=ready.prefill_per_s if ready else None,
+            prefill_per_s=self._scheduler.speed.per_s or None,
             description=", ".join(part for part in (kind, self._description) if part),
         )
 

@@ -20,11 +20,13 @@ from queue import Empty, SimpleQueue
 
 from ...errors import ConfigError, OfaError, ShuttingDown
 from ..text import Markers
-from .batch import Batch
-from .lm import Loaded, Loader, context_of, one_line, read_prompt
+from .batch import Batch, Speed
+from .lm import Loaded, Loader, context_of, count_logits, one_line, read_prompt
 from .rows import Row
 from .template import Prompts
 from .vocabulary import Vocabulary
+
+_WARM_UP_S = 2.0
 
 log = logging.getLogger("ofa.engine.mlx")
 
@@ -40,7 +42,6 @@ class Ready:
     ends: frozenset[int]
     context_tokens: int
     logits: int  # how many token ids the model tells apart
-    prefill_per_s: float
     kind: str  # the model's type and numbers, for people
 
 
@@ -61,6 +62,7 @@ class Scheduler:
         self._open = True
         self._last_step = time.monotonic()
         self._faults: deque[float] = deque(maxlen=8)  # when steps failed
+        self.speed = Speed()
         self.running = 0  # rows in the batch or in line for it
         self.settled = threading.Event()  # loaded, or known not to load
         self.ready: Ready | None = None
@@ -119,8 +121,14 @@ class Scheduler:
         """Load the model and tell everyone how that went."""
         try:
             loaded = self._load()
-            self.ready = _prepare(loaded)
-            log.info("the model is ready: %s", self.ready.kind)
+            ready = _prepare(loaded)
+            _warm_up(loaded, self.speed)
+            self.ready = ready
+            log.info(
+                "the model is ready: %s, reads %.0f tokens/s",
+                ready.kind,
+                self.speed.per_s,
+            )
             return loaded
         except OfaError as error:
             self.failure = error
@@ -139,7 +147,7 @@ class Scheduler:
             logits=ready.logits,
             rows=self._rows,
             prefill_step=self._prefill_step,
-            prefill_per_s=ready.prefill_per_s,
+            speed=self.speed,
             faults=self._faults,
         )
 
@@ -199,7 +207,6 @@ def _prepare(loaded: Loaded) -> Ready:
     prompts = Prompts(loaded.tokenizer, vocabulary)
     family, ids = prompts.family, vocabulary.ids
     marks = family.thinking
-    logits, rate = _measure(loaded)
     return Ready(
         prompts=prompts,
         vocabulary=vocabulary,
@@ -212,20 +219,19 @@ def _prepare(loaded: Loaded) -> Ready:
         ),
         ends=loaded.ends | {ids[token] for token in family.ends},
         context_tokens=context_of(loaded.config),
-        logits=logits,
-        prefill_per_s=rate,
+        logits=count_logits(loaded.model),
         kind=f"{loaded.config.get('model_type', 'unknown type')}, {loaded.numbers}",
     )
 
 
-def _measure(loaded: Loaded) -> tuple[int, float]:
-    """Return the number of logits, and the prompt tokens read a second.
-
-    The first run pays for kernels and buffers, the second tells how many tokens take
-    about half a second. The better of two counts: a machine's hiccup is not its speed.
+def _warm_up(loaded: Loaded, speed: Speed) -> None:
     """
-    read_prompt(loaded.model, 16)
-    _, short_s = read_prompt(loaded.model, 32)
-    tokens = int(min(512, max(32, 16 / max(short_s, 1e-4))))
-    logits, wall_s = read_prompt(loaded.model, tokens)
-    return logits, max(32 / max(short_s, 1e-6), tokens / max(wall_s, 1e-6))
+    Read growing prompts for about two seconds, to know how fast that goes.
+
+    The first ones pay for kernels and buffers and are too short to count.
+    """
+    until = time.monotonic() + _WARM_UP_S
+    for tokens in (16, 32, 64, 128, 256, 512):
+        speed.add(tokens, read_prompt(loaded.model, tokens))
+        if time.monotonic() > until:
+            return

@@ -10,6 +10,7 @@ import pytest
 
 from ofa.chat import Chat, End, Image, Message, Sampling, Text, Usage, gather
 from ofa.engine.mlx import lm
+from ofa.engine.mlx.batch import chunk_size
 from ofa.engine.mlx.engine import MlxEngine
 from ofa.engine.text import Channels
 from ofa.errors import (
@@ -569,3 +570,20 @@ def test_R022_a_call_nobody_asked_for_is_text(engines):
     pieces = [part for token in ids for part in channels.feed(decoder.feed(token))]
 
     assert "".join(part.text for part in [*pieces, *channels.flush()]) == call
+
+
+def test_speed_is_learnt_from_prompts(engine):
+    """What clients are told follows the prompts that were really read."""
+    before = list(engine._scheduler.speed._readings)
+
+    asked(engine, "file " * 200)
+
+    assert list(engine._scheduler.speed._readings) != before
+    assert engine.limits().prefill_per_s > 0
+
+
+def test_chunks_follow_the_speed():
+    """A chunk lasts about a second, within what is useful."""
+    assert [chunk_size(per_s) for per_s in (0, 90, 150, 5000, 1e6)] == [
+        64, 64, 128, 2048, 2048
+    ]  # fmt: skip
