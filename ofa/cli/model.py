@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .common import Subparsers, add_site_option, load_config
 
@@ -95,7 +95,8 @@ def _list(args: argparse.Namespace) -> int:
 class Bars:
     """Progress bars on standard error, one a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
         self._step = ""
         self._bar: Any = None
 
@@ -114,8 +115,7 @@ class Bars:
                 total=total or None,
                 unit="",
                 unit_scale=True,
-                leave=False,
-                file=sys.stderr,
+                file=self._out,
             )
         self._bar.update(done - self._bar.n)
 

