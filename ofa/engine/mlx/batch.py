@@ -9,14 +9,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...errors import EngineError, OfaError
-from .lm import Model, make_generator
+from .lm import Generator, Model, make_generator
 from .rows import Row
 from .sampling import Samplers, Trap, make_processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from mlx_lm.generate import BatchGenerator
 
 _WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
 _LEAST_CHUNK = 64  # below it the products are too small to run at full speed
@@ -109,9 +107,8 @@ class Batch:
                 samplers=[sampler],
                 logits_processors=[processors],
             )
-        except Exception as error:  # this row's values, no other's
-            log.error("a request was refused by the batch", exc_info=error)
-            row.fail(EngineError("the engine could not start this request"))
+        except Exception as error:  # noqa: BLE001 - this row's values, no other's
+            _fail(row, "the engine could not start this request", error)
             return
         self._running[uid] = _Running(row, sampler, processors)
 
@@ -131,7 +128,7 @@ class Batch:
             run.row.fail(error)
         self._running.clear()
 
-    def _make_generator(self) -> BatchGenerator:
+    def _make_generator(self) -> Generator:
         return make_generator(
             self._model, ends=self._ends, rows=self._rows, stream=self._stream
         )
@@ -169,8 +166,7 @@ class Batch:
         if not faulty:
             return
         for run in faulty.values():
-            log.error("a request's sampling failed", exc_info=run.fault)
-            run.row.fail(EngineError("the engine could not sample for this request"))
+            _fail(run.row, "the engine could not sample for this request", run.fault)
         self._drop(list(faulty))
         self._samplers = Samplers(self._logits)  # a failed one must not come again
 
@@ -193,6 +189,11 @@ class Batch:
         self.fail_all(EngineError("the engine failed in this answer; send it again"))
         self._generator = self._make_generator()
         mx.clear_cache()
+
+
+def _fail(row: Row, message: str, cause: Exception | None) -> None:
+    log.error("%s", message, exc_info=cause)
+    row.fail(EngineError(message))
 
 
 def chunk_size(tokens: float) -> int:

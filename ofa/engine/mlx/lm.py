@@ -25,7 +25,6 @@ from .vocabulary import Tokenizer
 
 if TYPE_CHECKING:
     import mlx.core as mx
-    from mlx_lm.generate import BatchGenerator
 
 PINNED = "0.32.2"
 _DEFAULT_CONTEXT = 8192  # where a model's config names none
@@ -43,6 +42,28 @@ class Model(Protocol):
 
     def __call__(self, tokens: mx.array, cache: object = None) -> mx.array:
         """Return the logits after each of *tokens*."""
+
+
+class Generator(Protocol):
+    """What is used of mlx-lm's `BatchGenerator`, as a test checks on the real one."""
+
+    prefill_step_size: int
+
+    def insert(
+        self,
+        prompts: list[list[int]],
+        max_tokens: list[int],
+        *,
+        samplers: list[Any],
+        logits_processors: list[list[Any]],
+    ) -> list[int]:
+        """Put prompts in line; return their uids."""
+
+    def next(self) -> tuple[list[Any], list[Any]]:
+        """Return the progress of prompts, and one token a running row."""
+
+    def remove(self, uids: list[int]) -> object:
+        """Take rows out, wherever they are."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +262,7 @@ def _numbers(model: Any) -> str:  # noqa: ANN401 - an mlx module
 
 def make_generator(
     model: Model, *, ends: Iterable[int], rows: int, stream: mx.ThreadLocalStream
-) -> BatchGenerator:
+) -> Generator:
     """Return a batch generator over *model* for *rows* answers at once."""
     from mlx_lm.generate import BatchGenerator
 
@@ -256,7 +277,8 @@ def make_generator(
     # The constructor wires as much memory as the device recommends, which has
     # frozen Macs that run other models too; close() does nothing but undo that.
     generator.close()
-    return generator
+    made: Generator = generator
+    return made
 
 
 def read_prompt(model: Model, tokens: int) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from ...errors import ConfigError, OfaError, ShuttingDown
+from ...errors import ConfigError, EngineError, OfaError, ShuttingDown
 from ..text import Markers
 from .batch import Batch, Speed
 from .lm import Loaded, Loader, context_of, count_logits, one_line, read_prompt
@@ -109,11 +109,8 @@ class Scheduler:
             loaded = self._settle()
             if loaded is not None and self.ready is not None:
                 self._serve(self._make_batch(loaded, self.ready))
-        except Exception as error:  # the thread's outermost handler
-            log.critical("the engine's thread ends", exc_info=error)
-            self.failure = self.failure or ConfigError(
-                f"the engine stopped: {one_line(error)}; restart ofa"
-            )
+        except Exception as error:  # noqa: BLE001 - the thread's outermost handler
+            self._fail(EngineError("the engine stopped; restart ofa"), error)
         finally:  # whatever happened, nobody is left waiting
             self._turn_away()
 
@@ -131,14 +128,18 @@ class Scheduler:
             )
             return loaded
         except OfaError as error:
-            self.failure = error
-        except Exception as error:  # a folder may be broken in any way
-            log.debug("loading failed", exc_info=error)
-            self.failure = ConfigError(f"the model can't be loaded: {one_line(error)}")
+            self._fail(error, error.__cause__)
+        except Exception as error:  # noqa: BLE001 - a folder may be broken in any way
+            message = f"the model can't be loaded: {one_line(error)}"
+            self._fail(ConfigError(message), error)
         finally:
             self.settled.set()
-        log.error("%s", self.failure)
         return None
+
+    def _fail(self, failure: OfaError, cause: BaseException | None) -> None:
+        self.failure = failure
+        log.error("%s", failure)
+        log.debug("the cause", exc_info=cause)
 
     def _make_batch(self, loaded: Loaded, ready: Ready) -> Batch:
         return Batch(
@@ -233,5 +234,5 @@ def _warm_up(loaded: Loaded, speed: Speed) -> None:
     until = time.monotonic() + _WARM_UP_S
     for tokens in (16, 32, 64, 128, 256, 512):
         speed.add(tokens, read_prompt(loaded.model, tokens))
-        if time.monotonic() > until:
+        if speed.per_s and time.monotonic() > until:
             return

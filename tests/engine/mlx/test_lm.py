@@ -250,3 +250,24 @@ def test_a_program_that_forgets_to_close_ends_cleanly(folders):
     done = run(code)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_the_batch_generator_has_what_is_used_of_it():
+    """The names and parameters that the pinned release must still have."""
+    import inspect
+
+    from mlx_lm.generate import BatchGenerator
+
+    insert = inspect.signature(BatchGenerator.insert).parameters
+    made = inspect.signature(BatchGenerator.__init__).parameters
+
+    assert list(insert)[1:3] == ["prompts", "max_tokens"]
+    assert {"samplers", "logits_processors"} <= insert.keys()
+    assert {
+        "stop_tokens",
+        "completion_batch_size",
+        "prefill_batch_size",
+        "prefill_step_size",
+        "stream",
+    } <= made.keys()
+    assert list(inspect.signature(BatchGenerator.remove).parameters)[1] == "uids"
