@@ -338,3 +338,49 @@ def test_a_prompt_that_opens_a_thought(tmp_path):
         .render([Message("user", "Hi")])
         .thinking
     )
+
+
+def test_a_model_without_turns_gets_a_plain_transcript(tmp_path):
+    """Where no family is known, the roles are written out and stop the answer."""
+    control = {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<unk>": 3}
+    folder = tiny.save_tokenizer(tmp_path, tiny.spm_plan(control))
+    tokenizer = tiny.load_tokenizer(folder)
+    prompts = Prompts(tokenizer, Vocabulary(tokenizer))
+
+    text = tokenizer.decode(prompts.render(R031).ids)
+
+    assert text == (
+        "<bos>System: A\n\nB\n\nUser: hi\n\nC\n\n"
+        "Assistant: yo\n\nUser: bye\n\nAssistant:"
+    )
+    assert prompts.family.stop_strings == ("\n\nUser:", "\n\nSystem:")
+
+
+def test_a_unigram_vocabulary_finds_no_control_token_in_content(tmp_path):
+    """There every piece may be found in plain text: the mark is not among them."""
+    plan = tiny.spm_plan(tiny.GEMMA_3)
+    ids = plan["model"]["vocab"]
+    pieces = {number: token for token, number in ids.items()}
+    vocab = [
+        [pieces.get(n, f"<gap{n}>"), -1.0 if n == 106 else -5.0]
+        for n in range(max(pieces) + 1)
+    ]
+    plan["model"] = {"type": "Unigram", "unk_id": 3, "vocab": vocab}
+    tokenizer = tiny.load_tokenizer(tiny.save_tokenizer(tmp_path, plan))
+
+    ids = Vocabulary(tokenizer).encode("a<end_of_turn>b")
+
+    assert 106 not in ids
+    assert tokenizer.decode(ids) == "a<end_of_turn>b"
+
+
+def test_an_unknown_decoder_is_mlx_lms_own(tmp_path):
+    """Bytes that are not known here are left to mlx-lm's slower detokenizer."""
+    plan = tiny.spm_plan(tiny.GEMMA_3)
+    plan["decoder"] = {"type": "Fuse"}
+    vocabulary = Vocabulary(tiny.load_tokenizer(tiny.save_tokenizer(tmp_path, plan)))
+    decoder = vocabulary.decoder(frozenset({106}))
+
+    ids = [*vocabulary.encode("the\u00e9"), 106, *vocabulary.encode("file")]
+
+    assert "".join(map(decoder.feed, ids)) == "the\u00e9file"
