@@ -18,6 +18,7 @@ from .engine.base import Limits
 from .errors import ConfigError
 
 KEY_VARIABLE = "OFA_API_KEY"
+_GATEWAY = "http://127.0.0.1:4000"
 
 
 @dataclass(frozen=True)
@@ -218,58 +219,75 @@ def _llm(facts: Facts) -> Setup:
 
 
 def _claude_code(facts: Facts) -> Setup:
+    token = _key(facts) if facts.key_file else "none"
     return _through_gateway(
         facts,
         "Claude Code speaks Anthropic's messages (POST /v1/messages), and this version "
         "of ofa serves chat completions only: it can't connect directly",
-        f"ANTHROPIC_BASE_URL=http://127.0.0.1:4000 ANTHROPIC_AUTH_TOKEN=none "
+        f"ANTHROPIC_BASE_URL={_GATEWAY} ANTHROPIC_AUTH_TOKEN={token} "
         f"claude --model {facts.model}",
     )
 
 
 def _codex(facts: Facts) -> Setup:
     settings = [
-        f"model = {json.dumps(facts.model)}",
+        f"model = {_quoted(facts.model)}",
         'model_provider = "ofa"',
         f"model_context_window = {facts.limits.context_tokens}",
         "",
         "[model_providers.ofa]",
         'name = "OFA"',
-        'base_url = "http://127.0.0.1:4000/v1"',
+        f'base_url = "{_GATEWAY}/v1"',
         'wire_api = "responses"',
+        *_lines(facts, f'env_key = "{KEY_VARIABLE}"'),
     ]
     return _through_gateway(
         facts,
         "Codex speaks OpenAI's responses (POST /v1/responses), and this version of ofa "
         "serves chat completions only: it can't connect directly",
-        "codex",
+        f"{_with_key(facts)}codex",
         File("~/.codex/config.toml", _text(settings)),
     )
 
 
 def _through_gateway(facts: Facts, lacks: str, command: str, *files: File) -> Setup:
-    """Return how LiteLLM's proxy translates for a client of another dialect."""
+    """
+    Return how LiteLLM's proxy translates for a client of another dialect.
+
+    Its provider is lm_studio: for those of its that serve the other dialects too
+    (openai, hosted_vllm) it passes them on untranslated. It asks for our own key, as
+    it is in reach of all users of its machine.
+    """
     lines = ["model_list:"]
     for model in facts.models:
         lines += [
             f"  - model_name: {model.id}",
             "    litellm_params:",
-            f"      model: openai/{model.id}",
+            f"      model: lm_studio/{model.id}",
             f"      api_base: {facts.base_url}",
             "      api_key: "
             + (f"os.environ/{KEY_VARIABLE}" if facts.key_file else "none"),
+            "      additional_drop_params: [web_search_options]",
         ]
-    key = f"{KEY_VARIABLE}={_key(facts)} " if facts.key_file else ""
+    lines += ["litellm_settings:", "  drop_params: true"]
+    lines += _lines(
+        facts, "general_settings:", f"  master_key: os.environ/{KEY_VARIABLE}"
+    )
+    gateway = "litellm --config litellm.yaml --host 127.0.0.1 --port 4000"
     return Setup(
         (File("litellm.yaml", _text(lines)), *files),
         (
-            "pip install 'litellm[proxy]'",
-            f"{key}litellm --config litellm.yaml --host 127.0.0.1 --port 4000",
+            "pip install 'litellm[proxy]==1.82.6'",
+            f"LITELLM_LOCAL_MODEL_COST_MAP=True {_with_key(facts)}{gateway}",
             command,
         ),
-        ("everybody on the gateway's machine can use it: run it on one of your own",),
+        ("the gateway is LiteLLM's proxy; leave it running in a terminal of its own",),
         lacks,
     )
+
+
+def _with_key(facts: Facts) -> str:
+    return f"{KEY_VARIABLE}={_key(facts)} " if facts.key_file else ""
 
 
 def _key(facts: Facts) -> str:
