@@ -18,9 +18,9 @@ TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """\
 # The command line
 
-Made from the program by `scripts/cli-docs`; change it there. `ofa --help` and `ofa COMMAND
---help` say the same. Exit codes: 0 done, 1 failed, 2 wrong arguments, 78 what was
-configured can't be used, 130 interrupted. `ofa --serve …` is `ofa serve …`.
+Made by `scripts/cli-docs` from the program, which says the same with `--help`.
+It leaves with 0: done, 1: failed, 2: wrong arguments, 78: what was configured can't
+be used, 130: interrupted. `ofa --serve …` is `ofa serve …`.
 """
 
 
@@ -56,9 +56,7 @@ def render() -> str:
     return "\n".join(parts)
 
 
-def _command(
-    name: str, summary: str, parser: argparse.ArgumentParser
-) -> Iterator[str]:
+def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     actions = arguments(parser)
     positionals = [_positional(a) for a in actions if not a.option_strings]
     options = ["[OPTION …]"] if any(a.option_strings for a in actions) else []
