@@ -180,7 +180,7 @@ def test_R008_openai_aborts_a_stream(play):
         "queue_full",
     )
     assert got["content"] == "next"
-    assert got["freed_s"] < 30  # a second on an idle machine; the script waits for 90
+    assert got["freed_s"] < 5  # a second by the case; the first write is after ten
 
 
 def test_R013_openai_raises_a_failure_midway(play):
