@@ -40,6 +40,8 @@ from .wsgi import Gate, Server, make_server
 
 log = logging.getLogger("ofa.serve")
 
+WATCH_S = 0.5  # how often a model that loads is looked at
+
 # Beside one thread for each reply that runs or waits: probes, lists, refusals.
 SPARE_THREADS = 8
 
@@ -54,17 +56,34 @@ class Running:
     modes: Modes
     connection: Connection
     drain_s: float
+    exit_code: int = 0
 
     def run(self) -> None:
         """Serve until stopped; then everything is closed."""
         if self.retrieval is not None:
             self.retrieval.start(self.modes)
+        ended = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        watch.start()
         try:
             self.server.run()
         finally:
+            ended.set()
             if self.retrieval is not None:
                 self.retrieval.close()
             self.queue.close()
+
+    def _watch(self, ended: threading.Event) -> None:
+        """Stop where the engine says that its model will never be ready."""
+        while not ended.wait(WATCH_S):
+            status = self.queue.status()
+            if status.ready:
+                return
+            if status.final:
+                log.error("%s", status.reason)
+                self.exit_code = ConfigError.exit_code
+                self.stop()
+                return
 
     def drain(self) -> None:
         """Let running answers end, tell the others, and stop."""
@@ -123,7 +142,8 @@ def run(running: Running) -> int:
     """
     Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
 
-    Returns 0. Called on the main thread, where signals arrive.
+    Returns 0, or 78 if the model turned out not to load. Called on the main thread,
+    where signals arrive.
     """
     stopping: list[threading.Thread] = []
 
@@ -143,7 +163,7 @@ def run(running: Running) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 0
+    return running.exit_code
 
 
 def set_up_logging(*, quiet: bool) -> None:

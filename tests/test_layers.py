@@ -181,11 +181,11 @@ def test_broad_excepts_give_their_reason():
 
 
 def _reraises(path: Path, number: int) -> bool:
-    """Return whether the handler at line *number* ends in a bare raise."""
+    """Return whether the handler at line *number* ends in a raise."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ExceptHandler) and node.lineno == number:
             last = node.body[-1]
-            return isinstance(last, ast.Raise) and last.exc is None
+            return isinstance(last, ast.Raise)
     return False
 
 

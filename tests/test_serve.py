@@ -345,3 +345,27 @@ def _ask_until_found(client: Client, question: str) -> str:
             return json.loads(answer)["choices"][0]["message"]["content"]
         time.sleep(0.5)
     raise AssertionError(headers["x-ofa-rag"])
+
+
+def test_E1_a_model_that_cannot_be_loaded_ends_the_start(tmp_path):
+    """A folder with broken weights: one line, exit code 78, within seconds."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "gemma3_text"}')
+    (model / "model.safetensors").write_bytes(b"not weights")
+    arguments = ("--no-rag", "--engine", "mlx", "--model", str(model))
+    with process(tmp_path, *arguments) as server:
+        assert server.wait(60) == 78
+
+    assert "model.safetensors" in server.text
+    assert "Traceback" not in server.text
+
+
+def test_E1_a_model_folder_that_is_missing_ends_the_start(tmp_path):
+    """The folder is named."""
+    missing = str(tmp_path / "no-such-model")
+    arguments = ("--no-rag", "--engine", "mlx", "--model", missing)
+    with process(tmp_path, *arguments) as server:
+        assert server.wait(60) == 78
+
+    assert "no-such-model" in server.text

@@ -27,6 +27,7 @@ class Status:
 
     ready: bool
     reason: str = ""  # empty when ready; else one line such as "loading the model"
+    final: bool = False  # it will not get ready: what was configured can't be used
 
 
 class Reply(Protocol):

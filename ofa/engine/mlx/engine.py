@@ -106,7 +106,8 @@ class MlxEngine:
         """Return whether the model is loaded and the engine's thread moves."""
         scheduler = self._scheduler
         if scheduler.failure:
-            return Status(False, str(scheduler.failure))
+            final = isinstance(scheduler.failure, ConfigError)
+            return Status(False, str(scheduler.failure), final)
         if not scheduler.is_open:
             return Status(False, "the engine is stopped")
         if not scheduler.ready:
