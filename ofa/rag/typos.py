@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 SHORTEST = 5  # letters; in shorter words two edits make any word of any other
 LONGEST = 32
+TWO_EDITS_FROM = 8
 KEPT = 2  # spellings offered for one word
 
 
@@ -25,17 +26,20 @@ class Nearest:
         self._lock = threading.Lock()
         self._tables: dict[int, NDArray[np.uint32]] = {}
         self._by_length: dict[int, list[str]] = {}
-        for word in spellings:
+        self._rank: dict[str, int] = {}
+        for rank, word in enumerate(spellings):
             if SHORTEST - 1 <= len(word) <= LONGEST and _is_word(word):
                 self._by_length.setdefault(len(word), []).append(word)
+                self._rank[word] = rank
 
     def to(self, word: str) -> list[str]:
         """Return the nearest spellings, at most `KEPT`, nearest and commonest first."""
         if not SHORTEST <= len(word) <= LONGEST or not _is_word(word):
             return []
-        # One edit in a short word, two in a longer one: "slurm" is not "swarm".
-        allowed = 1 if len(word) < 7 else 2
-        ranked: list[tuple[int, int, int, str]] = []
+        # One edit in a short word, two in a longer one: "slurm" is not "swarm", and
+        # every word of seven letters has strangers two edits away.
+        allowed = 1 if len(word) < TWO_EDITS_FROM else 2
+        ranked: list[tuple[int, int, str]] = []
         for length in range(len(word) - allowed, len(word) + allowed + 1):
             table = self._table(length)
             if table is None:
@@ -43,9 +47,11 @@ class Nearest:
             distance = edits(word, table)
             for row in np.flatnonzero(distance <= allowed):
                 found = self._by_length[length][row]
-                other_start = int(found[0] != word[0])  # typos spare the first letter
-                ranked.append((int(distance[row]), other_start, int(row), found))
-        return [found for *_, found in sorted(ranked)[:KEPT]]
+                if distance[row] == 1 or found[0] == word[0]:  # typos spare it
+                    rank = self._rank[found]
+                    ranked.append((int(distance[row]), rank, found))
+        ranked.sort()
+        return [found for edit, _, found in ranked[:KEPT] if edit == ranked[0][0]]
 
     def _table(self, length: int) -> NDArray[np.uint32] | None:
         found = self._by_length.get(length)
