@@ -67,7 +67,7 @@ class AnswerSettings:
 
     client_system: Literal["auto", "replace", "append"] = "auto"
     tools: bool | Literal["auto"] = "auto"
-    max_tokens: int = 4096  # where the request names no limit
+    max_tokens: int = 0  # where the request names no limit; 0: the engine's own
 
 
 class Answerer:
@@ -134,7 +134,9 @@ class Answerer:
             return Answered(place.reply(bare), headers, bare.ignored)
 
     def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
-        limit = Sampling(max_tokens=self._settings.max_tokens)
+        # VS Code names no limit and plans for the one that /v1/models tells (R064).
+        most = self._settings.max_tokens or self._queue.limits().output_tokens
+        limit = Sampling(max_tokens=most)
         return replace(chat, sampling=chat.sampling.over(mode.sampling).over(limit))
 
     def _with_tools_or_without(self, chat: Chat) -> tuple[Chat, Mapping[str, str]]:
@@ -167,7 +169,7 @@ class Answerer:
         """Return how many tokens of passages fit beside *chat* and an answer."""
         limits = self._queue.limits()
         said = self._queue.count_tokens("\n".join(m.text for m in chat.messages))
-        wanted = chat.sampling.max_tokens or self._settings.max_tokens
+        wanted = chat.sampling.max_tokens or limits.output_tokens
         answer = min(wanted, limits.output_tokens, limits.context_tokens // 4)
         return max(0, limits.context_tokens - said - answer - 64 * len(chat.messages))
 

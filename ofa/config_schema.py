@@ -100,7 +100,10 @@ class ApiSection:
         "auto", "the client's system text: kept when it sends tools, never, always"
     )
     default_max_tokens: int = key(
-        4096, "of an answer, where the request names no limit", low=1, high=10_000_000
+        0,
+        "of an answer whose request names no limit; 0: all the engine gives",
+        low=0,
+        high=10_000_000,
     )
 
 
@@ -138,10 +141,6 @@ class EngineSection:
     rows: int = key(4, "answers decoded together in one batch", low=1, high=256)
     prefill_step: int = key(
         512, "prompt tokens read before other answers go on", low=1, high=65536
-    )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = key(
-        "auto",
-        "float32 on a CPU, whose fast kernels know nothing else; else the model's",
     )
     load_wait_s: float = key(
         240.0,

@@ -273,6 +273,13 @@ def test_sampling_is_the_requests_then_the_modes(prompts):
     assert seen.sampling.max_tokens == 77
 
 
+def test_R064_without_a_limit_an_answer_may_have_what_is_advertised(prompts):
+    """A client that names no limit plans for the one that /v1/models tells."""
+    _, _, seen = ask(prompts, said(("user", "q")))
+
+    assert seen.sampling.max_tokens == LIMITS.output_tokens
+
+
 def test_passages_never_make_a_chat_fail_that_fits_without(prompts):
     """A full context costs the passages, not the answer."""
     lookup = FixedLookup("word " * 50)

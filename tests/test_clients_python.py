@@ -212,7 +212,7 @@ def test_a_developer_message_and_parts(start):
 
 
 def test_R064_output_limits_reach_the_engine(start):
-    """Either name of the limit, the newer first; without one the configured default."""
+    """Either name of the limit, the newer first; without one what /v1/models tells."""
     server, client = start([{"text": "cut"}, {"end": "length"}])
 
     limits = []
@@ -227,7 +227,8 @@ def test_R064_output_limits_reach_the_engine(start):
         assert got.choices[0].finish_reason == "length"
         limits.append(last_chat(server).sampling.max_tokens)
 
-    assert limits == [7, 8, 7, 4096, 4096]
+    told = client.models.retrieve("ofa-hpc").max_output_tokens
+    assert limits == [7, 8, 7, told, told]
 
 
 def test_R064_length_is_said_by_the_engine_alone(echo):
