@@ -77,6 +77,20 @@ print(json.dumps([dataclasses.asdict(report), error, used]))
 
 
 @pytest.mark.skipif(not has_mkl(), reason="mkl is not installed")
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")],
+)
+def test_idle_threads_sleep_unless_the_user_says_otherwise(given, policy):
+    """Spinning threads would starve the server's others on the same cores."""
+    code = f"{REPORT} load_blas(); import os;"
+
+    found = child(code + 'print(json.dumps(os.environ["OMP_WAIT_POLICY"]))', **given)
+
+    assert found == policy
+
+
+@pytest.mark.skipif(not has_mkl(), reason="mkl is not installed")
 def test_torch_in_the_same_process_stays_right():
     """The embedder's torch, imported later, computes as before."""
     code = f"""
