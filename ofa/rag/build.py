@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..errors import OfaError
+from ..files import reason
 from .build_lock import only_builder
 from .chunk import CHUNKER_VERSION, Chunk, chunk
 from .document import Document
@@ -38,6 +40,12 @@ BATCH = 256  # chunks embedded between two writes: what an interruption loses
 
 # Called with what is going on, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
+
+
+class BuildFailed(OfaError):
+    """The index could not be written; the message names the file or folder."""
+
+    code = "build_failed"
 
 
 @dataclass(frozen=True)
@@ -72,16 +80,25 @@ def build(collections: Sequence[Collection], workshop: Workshop) -> list[Built]:
     """
     Bring each collection's generation up to what its places hold now.
 
-    Raises `BuildRunning` while another process builds in the same folder.
+    Raises `BuildRunning` while another process builds in the same folder, and
+    `BuildFailed` when the disk fails; what was built until then stays.
     """
-    with only_builder(workshop.shelf):
-        found = [find(c, workshop.env, private=workshop.private) for c in collections]
-        # Small ones first: a server that waits for its first index has some sooner.
-        order = sorted(range(len(found)), key=lambda i: _letters(found[i]))
-        built: dict[int, Built] = {}
-        with Store(workshop.store, workshop.embedder.fingerprint) as store:
-            for i in order:
-                built[i] = _build_one(collections[i].name, found[i], workshop, store)
+    try:
+        with only_builder(workshop.shelf):
+            return _build_all(collections, workshop)
+    except OSError as exc:
+        at = exc.filename or workshop.shelf
+        raise BuildFailed(f"{at}: the index can't be written: {reason(exc)}") from exc
+
+
+def _build_all(collections: Sequence[Collection], workshop: Workshop) -> list[Built]:
+    found = [find(c, workshop.env, private=workshop.private) for c in collections]
+    # Small ones first: a server that waits for its first index has some sooner.
+    order = sorted(range(len(found)), key=lambda i: _letters(found[i]))
+    built: dict[int, Built] = {}
+    with Store(workshop.store, workshop.embedder.fingerprint) as store:
+        for i in order:
+            built[i] = _build_one(collections[i].name, found[i], workshop, store)
     return [built[i] for i in range(len(found))]
 
 

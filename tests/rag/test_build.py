@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from ofa.rag.build import Workshop, build, plan
+from ofa.rag.build import BuildFailed, Workshop, build, plan
 from ofa.rag.build_lock import BuildRunning, only_builder
 from ofa.rag.shelf import Shelf
 from ofa.rag.sources import Collection, Place
@@ -145,6 +145,17 @@ def test_a_damaged_store_is_made_again(documents, workshop, caplog, damage):
     assert "moved to chroma.damaged-" in caplog.text
     assert len(list(workshop.shelf.glob("chroma.damaged-*"))) == 1
     assert Shelf(workshop.shelf).generation("hpc") is not None
+
+
+def test_a_disk_that_fails_is_told_by_name(documents, tmp_path, embedder):
+    """A folder that can't be made is an error with its path, not a traceback."""
+    (tmp_path / "file").write_text("in the way")
+    shelf = tmp_path / "file" / "rag"
+
+    with pytest.raises(BuildFailed, match="can't be written") as caught:
+        build([hpc(documents)], Workshop(shelf / "chroma", shelf, embedder, env={}))
+
+    assert str(tmp_path / "file") in str(caught.value)
 
 
 def test_progress_is_told_for_each_step(documents, workshop):
