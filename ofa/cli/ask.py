@@ -18,6 +18,8 @@ What is piped in goes before the question:
 
   cat job.err | ofa ask hpc "Why did this job fail?"
   ofa ask openfoam - < question.txt
+
+In a shell's `while read` loop add </dev/null, or it reads the loop's lines.
 """
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from ofa.cli.main import main
+from ofa.engine.base import Status
 
 from ..children import NOBODY, as_root_only
 from ..running import serving
+from ..web_fakes import KEY, FakeAnswerer, Site
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -239,6 +241,68 @@ def test_a_terminal_is_not_given_control_sequences(home):
 
     assert shown.split("\r\n")[0].expandtabs() == "a]0;titleb31mc\td".expandtabs()
     assert piped == nasty
+
+
+SOURCES = "hit; n=2; tokens=9; sources=hpc/a%2Cb.md,hpc/%1B[31mc.md"
+
+
+@pytest.fixture
+def cited(home):
+    """Run a server whose answers name two sources, and give the command its key."""
+    (home / "state").mkdir(mode=0o700)
+    key_file = home / "state" / ".ofa_api_key"
+    key_file.touch(mode=0o600)
+    key_file.write_text(f"{KEY}\n")
+    status = Status(False, "loading the model")
+    site = Site(FakeAnswerer(headers={"x-ofa-rag": SOURCES}), status=lambda: status)
+    yield f"{site.url}/v1"
+    site.close()
+
+
+def test_sources_follow_the_answer(cited, capsys):
+    """On standard error: the answer alone goes into a pipe."""
+    assert main(["ask", "hpc", "x", "--url", cited]) == 0
+
+    out, err = capsys.readouterr()
+    assert out == "Hello\n"
+    assert "[1] hpc/a,b.md\n[2] hpc/[31mc.md\n" in err
+
+
+def test_sources_may_be_wanted_in_the_output(cited, capsys):
+    """For a file that keeps both."""
+    assert main(["ask", "hpc", "x", "--url", cited, "--sources"]) == 0
+
+    assert capsys.readouterr().out == "Hello\n[1] hpc/a,b.md\n[2] hpc/[31mc.md\n"
+
+
+def test_sources_are_plain_in_json(cited, capsys):
+    """As the files are named; JSON itself escapes what a terminal would act on."""
+    assert main(["ask", "hpc", "x", "--url", cited, "--json"]) == 0
+
+    out = capsys.readouterr().out
+    assert json.loads(out)["sources"] == ["hpc/a,b.md", "hpc/\x1b[31mc.md"]
+    assert "\x1b" not in out
+
+
+def test_a_wait_for_the_model_is_explained(cited, capsys):
+    """Else half a minute of silence looks like a hang."""
+    main(["ask", "hpc", "x", "--url", cited])
+
+    assert "not ready yet: loading the model" in capsys.readouterr().err
+
+
+def test_R067_R068_the_environments_proxies_do_not_matter(home, capsys, monkeypatch):
+    """Whatever a site's login scripts export."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "10.0.0.0/8,::1,[::1],*.cluster")
+    with serving(home):
+        assert main(["ask", "hpc", "x"]) == 0
+        assert main(["byok", "print"]) == 0
+        assert main(["client", "pi"]) == 0
+
+    assert "guessed" not in capsys.readouterr().err
 
 
 @as_root_only
