@@ -38,7 +38,7 @@ pytestmark = [
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """Give everything a home of the test's own, with code-server's User folder in it."""
+    """Give everything a home of the test's own, with code-server's User folder."""
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OFA_SCRATCH", str(tmp_path / "state"))
