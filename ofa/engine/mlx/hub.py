@@ -16,7 +16,7 @@ from ...errors import ConfigError
 
 MODEL = "mlx-community/gemma-3-1b-it-4bit"
 TITLE = "Gemma 3 1B instruct, 4 bits"
-LICENCE = "Gemma Terms of Use"
+LICENCE = "Gemma Terms of Use, https://ai.google.dev/gemma/terms"
 
 # What mlx-lm reads of a repository; the first three are there when all are.
 _NEEDED = ("config.json", "tokenizer.json", "model.safetensors")

@@ -101,7 +101,7 @@ PACKAGED: Mapping[str, Packaged] = {
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         size=253_113_024,
         weights=268_098_176,
-        licence="Gemma Terms of Use",
+        licence=hub.LICENCE,
     ),
     "small": Packaged(
         name="smollm2-135m-instruct",
@@ -264,14 +264,15 @@ def _alone(cache: Path, name: str, progress: Progress) -> Iterator[Path]:
 
     The folder outlives a failure, so that the next try goes on from there.
     """
-    with (cache / f".{name}.lock").open("a") as lock:
+    scratch = cache / f".{name}.partial"
+    with (cache / f".{name}.lock").open("a") as lock, contextlib.ExitStack() as stack:
         try:
-            scratch = cache / f".{name}.partial"
             _lock(lock.fileno(), lambda: progress("waiting for another ofa", 0, 0))
         except OSError:
             # File systems of clusters may know no locks (Lustre without -o flock).
-            # Then all make their own, and the last one's stays.
+            # Then each makes its own, leaves nothing, and the last one's stays.
             scratch = cache / f".{name}.{uuid.uuid4().hex}.partial"
+            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         scratch.mkdir(mode=0o700, exist_ok=True)
         yield scratch
         shutil.rmtree(scratch, ignore_errors=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ofa.engine.mlx.hub import MODEL, Hub
+from ofa.engine.mlx.hub import LICENCE, MODEL, Hub
 from ofa.engine.mlx.packages import Index, Part
 from ofa.engine.mlx.starter import (
     PACKAGED,
@@ -394,7 +394,7 @@ def test_a_reachable_hub_gives_its_gemma(shop, tmp_path):
 
     assert taken.model == str(tmp_path)
     assert MODEL in taken.source
-    assert taken.licence == "Gemma Terms of Use"
+    assert taken.licence == LICENCE
     assert hub.asked == ["revision", "take abc123"]
 
 
@@ -565,7 +565,7 @@ def test_packages_are_pinned(name):
     row = PACKAGED[name]
 
     assert len(row.sha256) == 64
-    assert row.licence in ("Apache-2.0", "Gemma Terms of Use")
+    assert row.licence in ("Apache-2.0", LICENCE)
     assert len({part.version for part in row.parts}) == 1
     assert [part.member for part in row.parts] == sorted(
         part.member for part in row.parts
