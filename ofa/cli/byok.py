@@ -20,6 +20,7 @@ from .running import (
     laptop_port,
     loopback_url,
     offer_of,
+    port_to_ask,
     server_port,
     url_here,
 )
@@ -103,7 +104,7 @@ def _make(args: argparse.Namespace, *, laptop: bool) -> _Made:
         raise ConfigError(
             f"the key file {key_file} is missing: `ofa serve` makes one at its start"
         )
-    asked = server_port(config, state, None if laptop else args.port)
+    asked = port_to_ask(config, state, port) if laptop else port
     offer = offer_of(config, asked, key)
     group = byok.entry(
         offer.models,

@@ -16,7 +16,7 @@ from .running import (
     laptop_port,
     loopback_url,
     offer_of,
-    server_port,
+    port_to_ask,
 )
 
 
@@ -45,7 +45,8 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 def _client(args: argparse.Namespace) -> int:
     config, state = load_config(args), state_of()
     port = laptop_port(config, state, args.port)
-    offer = offer_of(config, server_port(config, state), key_of(config, state))
+    asked = port_to_ask(config, state, port)
+    offer = offer_of(config, asked, key_of(config, state))
     facts = Facts(
         loopback_url(port),
         offer.models,

@@ -64,6 +64,11 @@ def laptop_port(config: Config, state: StateFolder, asked: int | None = None) ->
     return asked or chosen or server_port(config, state)
 
 
+def port_to_ask(config: Config, state: StateFolder, shown: int) -> int:
+    """Return the server's port; *shown*, the URL's, where nothing is known of it."""
+    return remembered_port(state) or config.server.port or shown
+
+
 def loopback_url(port: int) -> str:
     """Return the URL for *port*, on this machine or on the laptop."""
     return f"http://127.0.0.1:{port}/v1"

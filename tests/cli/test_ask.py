@@ -92,6 +92,47 @@ def test_a_daemons_standard_input_is_not_waited_for(home):
     assert done.stdout == "Why?\n"
 
 
+def test_a_closed_standard_input_is_none(home):
+    """As some job starters leave it."""
+    words = " ".join([sys.executable, "-m", "ofa", "ask", "hpc"])
+    with serving(home, [[{"echo": "last_user"}]]):
+        asked = shell(f"{words} Why? <&-")
+        empty = shell(f"{words} <&-")
+
+    assert (asked.returncode, asked.stdout) == (0, "Why?\n")
+    assert (empty.returncode, empty.stderr.count("no question")) == (1, 1)
+
+
+def shell(line: str):
+    """Run a line of the shell's."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["/bin/sh", "-c", line]
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_terminal_is_told_how_to_end(home):
+    """A person who forgot the question would wait for nothing."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with serving(home, [[{"echo": "last_user"}]]):
+        child = subprocess.Popen(
+            command("ask", "hpc"),
+            env=env,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with child:
+            assert "Ctrl-D" in child.stderr.readline()
+            os.write(ours, b"typed\n\x04")
+            assert child.stdout.read() == "typed\n"
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_no_question_is_refused(home, capsys):
     """Before anything is asked of a server."""
     assert main(["ask", "hpc"]) == 1

@@ -59,11 +59,17 @@ def test_scripts_get_json(home, capsys):
 
 def test_guesses_are_said_to_be_guesses(home, capsys):
     """The server does not run."""
-    assert main(["client", "llm", "--port", "45000"]) == 78
-    (home / "state" / ".ofa_serve_port").write_text("1027\n")
+    assert main(["client", "llm", "--port", "1027"]) == 0
 
-    assert main(["client", "llm"]) == 0
-    assert "guessed" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "http://127.0.0.1:1027/v1" in out
+    assert "guessed" in err
+
+
+def test_without_a_port_the_remedy_is_named(home, capsys):
+    """No server has run, so nothing is known of it."""
+    assert main(["client", "llm"]) == 78
+    assert "--port" in capsys.readouterr().err
 
 
 def test_an_unknown_client_is_a_wrong_argument(home, capsys):

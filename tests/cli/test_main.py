@@ -86,6 +86,24 @@ def test_an_unknown_options_name_is_told(capsys):
     assert "unknown arguments: --prot\n" in capsys.readouterr().err
 
 
+def test_upstreams_flag_for_serving_still_works(capsys):
+    """Launchers call `ofa --serve …`."""
+    assert main(["--serve", "--help"]) == 0
+    assert "usage: ofa serve" in capsys.readouterr().out
+
+
+def test_a_latin_1_terminal_gets_what_it_can_show(tmp_path):
+    """Whatever characters an answer or a title holds."""
+    env = {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT), "PATH": "/bin"}
+    words = [sys.executable, "-m", "ofa", "byok", "print", "--port", "1027"]
+    env |= {"OFA_SERVER_AUTH": "false", "OFA_SITE_NAME": "Caf\u00e9 \u2014 \u5317"}
+    env["OFA_SCRATCH"] = str(tmp_path)
+    done = subprocess.run(words, env=env, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert b'"OFA (Caf\xe9 ? ?)"' in done.stdout
+
+
 def test_the_summaries_are_the_groups_own(capsys):
     """They stand twice, so that --help imports no group; here they are compared."""
     whole = make_parser().format_help()
