@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .errors import ConfigError
 from .modes import Mode
+from .shipped import shipped
 
 # An opening line may say more after these words, as upstream's did.
 _FENCE_TOOLS = re.compile(
@@ -38,7 +39,7 @@ _MEMORIES = (  # (file in the state folder, what it is), the later wins
 
 def packaged_folder() -> Path:
     """Return the folder of prompt files that comes with ofa."""
-    return Path(__file__).resolve().parent.parent / "prompts"
+    return shipped("prompts")
 
 
 class Prompts:

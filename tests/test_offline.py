@@ -18,8 +18,8 @@ seen = []
 def hook(event, args):
     if event in ("socket.connect", "socket.sendto"):
         seen.append(str(args[1]))
-    elif event == "socket.getaddrinfo":
-        seen.append(str(args[0]))
+    elif event == "socket.getaddrinfo" and not str(args[0]).replace(".", "").isdigit():
+        seen.append(str(args[0]))  # a numeric address asks nobody
     elif event in ("fcntl.flock", "fcntl.lockf"):
         seen.append(event)
 sys.addaudithook(hook)

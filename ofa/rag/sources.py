@@ -23,7 +23,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..shipped import shipped
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,59}")  # chromadb wants three characters
 
@@ -70,24 +70,8 @@ Sources = Mapping[str, Collection]
 
 
 def packaged_sources() -> Path:
-    """
-    Return the sources.toml that ofa brings: of the checkout, or of the installation.
-
-    Raises `ConfigError` when neither has one.
-    """
-    here = Path(__file__).resolve()
-    places = (
-        here.parents[2],  # a checkout: beside the package
-        here.parents[1],  # package data
-        Path(sys.prefix) / "share" / "ofa",  # data files of a wheel
-    )
-    for place in places:
-        found = place / "rag_index" / "sources.toml"
-        if found.is_file():
-            return found
-    raise ConfigError(
-        f"no rag_index/sources.toml beside {here.parents[1]}; install ofa again"
-    )
+    """Return the sources.toml that comes with ofa; raises `ConfigError` without one."""
+    return shipped("rag_index/sources.toml")
 
 
 def load_sources(path: Path) -> Sources:
@@ -132,9 +116,7 @@ def _collection(path: Path, name: str, table: Any, notes: Path) -> Collection:  
     rows = table.get("places", [])
     if not isinstance(rows, list):
         raise ConfigError(f"{where}: write places as [[{name}.places]]")
-    own = Place(
-        "notes", (_literal(notes / name),), globs=("**/*.md",), under=f"notes/{name}"
-    )
+    own = Place("notes", (_literal(notes / name),), globs=("**/*.md",))
     places = [
         _place(f"{path}: [[{name}.places]] {i}", r) for i, r in enumerate(rows, 1)
     ]

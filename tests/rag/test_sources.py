@@ -42,7 +42,6 @@ def test_notes_are_found_beside_the_file(tmp_path):
 
     assert sources["hpc"].title == "HPC"
     assert sources["hpc"].places[0].root({}) == tmp_path / "notes" / "hpc"
-    assert sources["hpc"].places[0].under == "notes/hpc"
 
 
 @pytest.mark.parametrize(
