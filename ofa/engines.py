@@ -9,6 +9,7 @@ from pathlib import Path
 from .auth import KeyFile
 from .config_schema import EngineSection
 from .engine.base import Engine
+from .progress import Bars
 
 log = logging.getLogger("ofa.serve")
 
@@ -53,11 +54,13 @@ def _mlx(engine: EngineSection, env: Mapping[str, str]) -> Engine:
     cache = cache_folder(env)
     model, about = engine.model, ""
     if not model:
-        taken = starter_model(cache)
-        log.info("no model is named: %s", taken)
-        model, about = taken.model, f"{taken.source}, {taken.licence}"
+        with Bars() as bars:
+            taken = starter_model(cache, progress=bars.show)
+        log.info("no model is named, so the starter answers: %s", taken)
+        model, about = taken.model, f"{taken.title}, {taken.licence}"
     elif model.endswith(".gguf"):
-        taken = from_gguf(Path(model), cache)
+        with Bars() as bars:
+            taken = from_gguf(Path(model).expanduser(), cache, progress=bars.show)
         model, about = taken.model, f"from {taken.source}"
     return _make_mlx(engine, model, about)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
+from ..progress import Bars
 from .common import Subparsers, add_site_option, load_config
 
 if TYPE_CHECKING:
@@ -90,45 +89,3 @@ def _list(args: argparse.Namespace) -> int:
         command = "ofa model starter" + ("" if option == "starter" else f" --{option}")
         print(f"{row.title}\n  {where}\n  {row.source}, {row.licence}; {command}")
     return 0
-
-
-class Bars:
-    """Progress bars on standard error, one a step."""
-
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out or sys.stderr
-        self._step = ""
-        self._bar: Any = None
-
-    def __enter__(self) -> Bars:
-        return self
-
-    def show(self, step: str, done: int, total: int) -> None:
-        """Show that *done* of *total* bytes or weights of *step* are done."""
-        from tqdm import tqdm
-
-        if step != self._step:
-            self.close()
-            self._step = step
-            self._bar = tqdm(
-                desc=step,
-                total=total or None,
-                unit="",
-                unit_scale=True,
-                file=self._out,
-            )
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -138,12 +138,16 @@ def starter_model(
     Return the model for who names none, in its folder on this machine.
 
     It is the hub's Gemma where that is kept already or the hub answers, else the
-    packaged *row*.
+    packaged *row*. The hub is asked once: what was taken stays, so that a node without
+    a network does not wait for it at each start.
     """
     asked = asked or Hub()
     kept = asked.find_kept()
     if kept is not None:
         return _from_hub(kept, kept.name)  # the folder is named after the revision
+    packaged = find(row, cache)
+    if packaged is not None:
+        return packaged
     revision = asked.find_revision()
     if revision:
         try:
