@@ -99,11 +99,9 @@ def _steps(c: Connection) -> list[str]:
     where = "from the laptop" if c.tunnel else "from here"
     lines += [f'{number}. Check {where}; it answers {{"status":"ok"}}:']
     lines += [f"     curl http://127.0.0.1:{c.local_port}/healthz", ""]
-    lines += [
-        f"{number + 1}. VS Code: where it runs on this machine (or by Remote-SSH):"
-    ]
+    lines += [f"{number + 1}. VS Code: where it runs on this machine:"]
     lines += ["     ofa byok write"]
-    lines += ["   elsewhere save this as its chatLanguageModels.json (ofa byok where):"]
+    lines += ["   elsewhere (Remote-SSH too), there, as its chatLanguageModels.json:"]
     keyed = "-H @- " if c.key_file else ""
     fetch = f"curl -s {keyed}{c.base_url}/ofa/byok -o chatLanguageModels.json"
     lines += [f"     {_with_key(c, fetch)}"]

@@ -9,7 +9,7 @@ an engine keeps computed, so no clock and no id ever enters it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .errors import ConfigError
@@ -47,7 +47,8 @@ class Prompts:
     The system prompts of all modes, read afresh for each request.
 
     *values* are the placeholders by name (``SITE_NAME`` …); *remembered* returns
-    the text of a file in the state folder, or "" where there is none.
+    the text of a file in the state folder, or "" where there is none; *protected* are
+    folders that no suggested command may change.
     """
 
     def __init__(
@@ -55,10 +56,13 @@ class Prompts:
         folder: Path,
         values: Mapping[str, str],
         remembered: Callable[[str], str] = lambda name: "",
+        *,
+        protected: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._values = dict(values)
         self._remembered = remembered
+        self._protected = tuple(protected)
 
     def check(self, mode: Mode) -> None:
         """Raise `ConfigError` naming the file unless *mode* can be rendered."""
@@ -80,6 +84,7 @@ class Prompts:
             ]
         else:
             parts = [_without_markers(part) for part in parts]
+        parts.append(self._protection())
         parts += [self._memory(*row) for row in _MEMORIES]
         return "\n\n".join(text for part in parts if (text := part.strip()))
 
@@ -102,6 +107,12 @@ class Prompts:
             return self._values[name]
 
         return _PLACEHOLDER.sub(value, text)
+
+    def _protection(self) -> str:
+        if not self._protected:
+            return ""
+        roots = ", ".join(self._protected)
+        return f"Never suggest a command that changes anything below {roots}."
 
     def _memory(self, name: str, kind: str, heading: str) -> str:
         """Return a memory file fenced as what it is: notes, written by others."""

@@ -172,6 +172,8 @@ def set_up_logging(*, quiet: bool) -> None:
         stream=sys.stderr, level=logging.WARNING, format="[ofa-serve] %(message)s"
     )
     logging.getLogger("ofa").setLevel(logging.INFO)
+    # A client that leaves is no news: the access log tells what became of its request.
+    logging.getLogger("ofa.http").setLevel(logging.WARNING)
     if quiet:
         logging.getLogger("ofa.access").setLevel(logging.WARNING)
 
@@ -236,7 +238,9 @@ def _prompts(config: Config, state: StateFolder, modes: Modes) -> Prompts:
     def remembered(name: str) -> str:
         return (state.read(name) or b"").decode("utf-8", errors="replace")
 
-    prompts = Prompts(packaged_folder(), values, remembered)
+    prompts = Prompts(
+        packaged_folder(), values, remembered, protected=site.protected_roots
+    )
     for mode in modes:
         prompts.check(mode)
     return prompts

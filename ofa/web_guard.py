@@ -22,6 +22,7 @@ _TOKEN_LIST = re.compile(r"[A-Za-z0-9_,\- ]{0,1024}")
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 
+_EXPOSED = "Retry-After, x-request-id, x-ofa-ignored, x-ofa-rag, x-ofa-tools"
 _LOG_CHARACTERS = 200
 _HEADER_CHARACTERS = 1024
 _IGNORED_NAMES = 8
@@ -80,7 +81,7 @@ def cors_headers(
     return {
         "Vary": "Origin",
         "Access-Control-Allow-Origin": origin,
-        "Access-Control-Expose-Headers": "x-request-id, x-ofa-ignored, x-ofa-rag",
+        "Access-Control-Expose-Headers": _EXPOSED,
     }
 
 

@@ -63,6 +63,16 @@ def test_with_tools_the_directive_is_first_and_the_block_is_gone(folder):
     assert "Tail." in text
 
 
+def test_protected_folders_are_named_in_every_mode(folder):
+    """[site] protected_roots reaches the model; without any nothing is said."""
+    told = Prompts(folder, VALUES, protected=("/nopt", "/apps")).render(
+        MODE, tools=False
+    )
+
+    assert "changes anything below /nopt, /apps." in told
+    assert "below" not in Prompts(folder, VALUES).render(MODE, tools=False)
+
+
 def test_an_edited_prompt_counts_at_once(folder):
     """No restart after an edit."""
     prompts = Prompts(folder, VALUES)

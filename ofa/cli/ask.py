@@ -58,7 +58,7 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     )
     add_key_file_option(parser)
     add_site_option(parser)
-    parser.set_defaults(func=_ask)
+    parser.set_defaults(func=_ask, rest="question")
 
 
 def _ask(args: argparse.Namespace) -> int:

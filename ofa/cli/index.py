@@ -45,7 +45,7 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     own = commands.add_parser(
         "add-private", help="index a folder for yourself alone, or index it again"
     )
-    own.add_argument("folder", type=Path, metavar="DIR")
+    own.add_argument("folder", type=Path, metavar="DIR", help="the folder")
     own.add_argument(
         "--name", default="", help="what to call it (the folder's own name)"
     )
@@ -53,7 +53,9 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     listed = commands.add_parser("list-private", help="the folders you added")
     listed.set_defaults(func=_list_private)
     forget = commands.add_parser("forget-private", help="take one out, or all")
-    forget.add_argument("name", metavar="NAME|all")
+    forget.add_argument(
+        "name", metavar="NAME|all", help="one of list-private's names, or all"
+    )
     forget.set_defaults(func=_forget_private)
     for command in (status, own, listed, forget):
         add_site_option(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from ..progress import Bars
@@ -63,9 +64,12 @@ def _starter(args: argparse.Namespace) -> int:
     if args.print_path:
         print(taken.model)
         return 0
+    # Before a start, standard output belongs to the server: `scripts/serve --json`.
+    out = sys.stderr if args.if_unset else sys.stdout
     for name in ("title", "source", "checksum", "licence"):
-        print(f"{'model' if name == 'title' else name:9}{getattr(taken, name)}")
-    print(f"{'folder':9}{taken.model}")
+        label = "model" if name == "title" else name
+        print(f"{label:9}{getattr(taken, name)}", file=out)
+    print(f"{'folder':9}{taken.model}", file=out)
     return 0
 
 

@@ -35,8 +35,17 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]  # the one form that is used here
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Return the parsed *args*; leave with status 2 for any that are unknown."""
+        """
+        Return the parsed *args*; leave with status 2 for any that are unknown.
+
+        argparse reads words after an option only where there were none before it; a
+        command that takes them anywhere names their list as its default `rest`.
+        """
         parsed, unknown = self.parse_known_args(args, namespace)
+        rest = getattr(parsed, "rest", "")
+        if rest and not any(word.startswith("--") for word in unknown):
+            getattr(parsed, rest).extend(unknown)
+            unknown = []
         if unknown:
             names = [name for word in unknown if (name := _option_name(word))]
             self.error(f"unknown arguments{': ' if names else ''}{', '.join(names)}")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 
 from .common import Subparsers, add_site_option, load_config, state_of
-
-MLX_THREAD = "ofa-mlx"  # of ofa.engine.mlx.scheduler, which is not imported for this
 
 # (flags, configuration key, what a value is, help); the second flag of a row is
 # upstream's, kept so that its users' scripts go on working.
@@ -96,10 +93,8 @@ def _serve(args: argparse.Namespace) -> int:
         print(banner.render(running.connection, colour=colour), flush=True)
         print(f"[ofa-serve] {banner.as_json(running.connection)}", file=sys.stderr)
     code = serve.run(running)
-    if any(thread.name == MLX_THREAD for thread in threading.enumerate()):
-        # A load can't be interrupted, and MLX aborts the process if the interpreter
-        # goes away under it. Everything of ours is closed by now.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    # Everything of ours is closed by now. Native threads of MLX and torch, one that
+    # loads a model too, abort the process if the interpreter goes away under them.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -148,3 +148,21 @@ def test_one_command_imports_only_its_group():
 
     assert "ofa.cli.ask" in loaded
     assert not loaded & {"numpy", "httpx", "flask", "ofa.cli.index", "ofa.cli.serve"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ask", "hpc", "--json", "a question"],
+        ["ask", "--json", "hpc", "a question"],
+        ["ask", "hpc", "a question", "--json"],
+        ["ask", "hpc", "--no-stream", "a", "question"],
+    ],
+    ids=" ".join,
+)
+def test_a_question_may_stand_on_either_side_of_options(words):
+    """People put options where they think of them."""
+    args = make_parser(words).parse_args(words)
+
+    assert " ".join(args.question) == "a question"
+    assert args.mode == "hpc"
