@@ -31,6 +31,8 @@ class Bars:
                 unit="",
                 unit_scale=True,
                 file=self._out,
+                # A log file is no screen: a line now and then is enough.
+                mininterval=0.1 if self._out.isatty() else 10,
             )
         self._bar.update(done - self._bar.n)
 
