@@ -19,12 +19,13 @@ from pathlib import Path
 from types import FrameType
 
 from . import byok, web_ofa
-from .answer import Answerer, AnswerSettings
+from .answer import Answerer, AnswerSettings, tools_off_reason
 from .auth import NAME as KEY_NAME
 from .auth import KeyFile, Keys, NoAuth
 from .banner import Connection
 from .chat import Sampling
 from .config import Config
+from .engine.base import Limits
 from .engine.queue import Queued
 from .engines import make_engine
 from .errors import ConfigError
@@ -133,7 +134,7 @@ def build(config: Config, state: StateFolder, env: Mapping[str, str]) -> Running
         _connection(config, env, place, local_port, key_file),
         models=tuple(mode.id for mode in modes),
         model=engine.limits().description,
-        notes=(f"listening on {host}: {why}", *config.warnings, *state.problems),
+        notes=_notes(config, state, f"listening on {host}: {why}", engine.limits()),
     )
     return Running(server, queue, retrieval, modes, connection, config.server.drain_s)
 
@@ -289,6 +290,15 @@ def _own_names(host: str) -> set[str]:
         except OSError:
             pass  # no route at all: then nobody calls us by an address either
     return names
+
+
+def _notes(
+    config: Config, state: StateFolder, listening: str, limits: Limits
+) -> tuple[str, ...]:
+    """Return what people should know of this start, a line each."""
+    reason = tools_off_reason(config.tools.enabled, limits)
+    tools = [f"the tools that clients send are ignored: {reason}"] if reason else []
+    return (listening, *tools, *config.warnings, *state.problems)
 
 
 def _connection(
