@@ -64,6 +64,7 @@ class FirstIndex:
             self._child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,  # standard output belongs to who reads our --json
                 env={**os.environ, **self._env},
             )
         code = self._child.wait()

@@ -584,6 +584,6 @@ def test_speed_is_learnt_from_prompts(engine):
 
 def test_chunks_follow_the_speed():
     """A chunk lasts about a second, within what is useful."""
-    assert [chunk_size(per_s) for per_s in (0, 90, 150, 5000, 1e6)] == [
-        64, 64, 128, 2048, 2048
+    assert [chunk_size(per_s) for per_s in (0, 90, 150, 300, 5000, 1e6)] == [
+        128, 128, 128, 256, 2048, 2048
     ]  # fmt: skip
