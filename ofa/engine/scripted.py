@@ -127,22 +127,26 @@ class _ScriptedReply:
             self._engine.closed_replies += 1
 
     def _play(self, step: Step) -> Iterator[Event]:
-        if "wait_s" in step:
-            self._gone.wait(float(step["wait_s"]))
-        elif "fail" in step:
-            raise EngineError(str(step["fail"]))
-        elif "call" in step:
-            self._called = True
-            self._words += 1
-            call = step["call"]
-            call_id = f"call_{next(self._engine.call_numbers):024x}"
-            yield Call(ToolCall(call_id, call["name"], call["arguments"]))
-        elif "thought" in step:
-            yield Thought(str(step["thought"]))
-        else:
-            text = _echo(self._chat, step["echo"]) if "echo" in step else step["text"]
-            self._words += len(str(text).split())
-            yield Text(str(text))
+        match step:
+            case {"wait_s": seconds}:
+                self._gone.wait(float(seconds))
+            case {"fail": message}:
+                raise EngineError(str(message))
+            case {"call": {"name": name, "arguments": arguments}}:
+                self._called = True
+                self._words += 1
+                number = next(self._engine.call_numbers)
+                yield Call(ToolCall(f"call_{number:024x}", name, arguments))
+            case {"thought": text}:
+                yield Thought(str(text))
+            case {"echo": what}:
+                yield self._said(_echo(self._chat, what))
+            case {"text": text}:
+                yield self._said(str(text))
+
+    def _said(self, text: str) -> Text:
+        self._words += len(text.split())
+        return Text(text)
 
 
 def _echo(chat: Chat, what: str) -> str:
@@ -160,4 +164,6 @@ def _steps(answer: str | Sequence[Step]) -> tuple[Step, ...]:
             raise ValueError(f"step {number}: needs exactly one of {', '.join(_KINDS)}")
         if "end" in step and step["end"] not in ("stop", "length"):
             raise ValueError(f"step {number}: end is 'stop' or 'length'")
+        if "call" in step and not {"name", "arguments"} <= set(step["call"]):
+            raise ValueError(f"step {number}: a call has a name and arguments")
     return tuple(answer)

@@ -15,7 +15,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -222,26 +222,32 @@ class UpstreamReply:
 
     def _events(self) -> Iterator[Event]:
         for attempt in range(1, TRIES + 1):
-            last = attempt == TRIES
-            try:
-                with self._open() as response:
-                    if response.status_code == httpx.codes.OK:
-                        self._breaker.worked()
-                        yield from wire.events(_frames(response))
-                        return
-                    if last or response.status_code not in _RETRIED:
-                        raise _refusal(response)
-                    wait_s = _wait_s(response, attempt)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-                self._breaker.failed()
-                if last:
-                    raise _foreign(exc) from None
-                wait_s = _wait_s(None, attempt)
-            except httpx.HTTPError as exc:
-                self._breaker.failed()
-                raise _foreign(exc) from None
+            wait_s = yield from self._try(attempt)
+            if wait_s is None:
+                return
             if self._gone.wait(wait_s):
                 raise Cancelled("the reader left")
+
+    def _try(self, attempt: int) -> Generator[Event, None, float | None]:
+        """Yield the answer and return None, or return how long to wait for the next."""
+        last = attempt == TRIES
+        try:
+            with self._open() as response:
+                if response.status_code == httpx.codes.OK:
+                    self._breaker.worked()
+                    yield from wire.events(_frames(response))
+                    return None
+                if last or response.status_code not in _RETRIED:
+                    raise _refusal(response)
+                return _wait_s(response, attempt)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            self._breaker.failed()
+            if last:
+                raise _foreign(exc) from None
+            return _wait_s(None, attempt)
+        except httpx.HTTPError as exc:
+            self._breaker.failed()
+            raise _foreign(exc) from None
 
     def _open(self) -> Any:  # noqa: ANN401 - httpx's context manager has no public type
         return self._client.stream(
