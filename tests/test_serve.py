@@ -215,6 +215,14 @@ def test_N5_the_key_is_in_no_output_and_no_command_line(tmp_path):
     assert not [i for i in range(4, 40) if key[i : i + 8] in told]
 
 
+def test_N6_a_crash_leaves_no_core_file(tmp_path):
+    """It would hold the key and prompts, in a folder that others may read."""
+    with process(tmp_path, "--no-rag") as server:
+        limits = Path(f"/proc/{server.child.pid}/limits").read_text()
+
+    assert re.search(r"Max core file size +0 ", limits)
+
+
 def test_no_prompt_and_no_answer_is_in_the_log(tmp_path):
     """Counts, names and times only: canaries of both stay out of all output."""
     script = [[{"text": "CANARYANSWER"}]]

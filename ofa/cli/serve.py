@@ -84,6 +84,7 @@ def _serve(args: argparse.Namespace) -> int:
     from .. import banner, serve
 
     config = load_config(args)
+    _leave_no_core()
     serve.set_up_logging(quiet=config.server.quiet)
     running = serve.build(config, state_of(), os.environ)
     if args.json:
@@ -98,3 +99,13 @@ def _serve(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _leave_no_core() -> None:
+    """Have a crash leave no core file: it would hold the key and everybody's prompts."""
+    try:
+        import resource
+    except ImportError:  # Windows has no core files
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
