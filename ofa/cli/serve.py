@@ -102,7 +102,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _leave_no_core() -> None:
-    """Have a crash leave no core file: it would hold the key and everybody's prompts."""
+    """Have a crash leave no core file: it would hold the key and all prompts."""
     try:
         import resource
     except ImportError:  # Windows has no core files
