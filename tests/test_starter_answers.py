@@ -9,14 +9,14 @@ import json
 import os
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import openai
 import pytest
 
 from ofa.engine.mlx.starter import PACKAGED, cache_folder, find
-
-from .running import Client, Site, in_background
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,7 +68,12 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Yield a client of a server with the starter and an index of the pages."""
+    """
+    Yield URL and key of `ofa serve` with the starter and an index of the pages.
+
+    A process of its own: a BLAS helps only where it is loaded before MLX, and other
+    tests import MLX here.
+    """
     if find(PACKAGED["starter"], cache_folder()) is None:
         pytest.fail("the starter is not fetched: run scripts/test, which does it")
     folder = tmp_path_factory.mktemp("starter")
@@ -80,42 +85,51 @@ def server(tmp_path_factory):
     sources.write_text(
         f'[hpc]\ntitle = "HPC"\n[[hpc.places]]\nlabel = "d"\nroots = ["{documents}"]\n'
     )
-    (folder / "state").mkdir(mode=0o700)
-    env = {"OFA_SCRATCH": str(folder / "state"), "OFA_RAG_SOURCES": str(sources)}
-    subprocess.run(
-        [sys.executable, "-m", "ofa", "index", "build", "hpc"],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
-    running = Site(folder, {"rag.sources": str(sources)}).build(dict(os.environ))
-    with in_background(running.run):
+    env = {
+        **os.environ,
+        "OFA_SCRATCH": str(folder / "state"),
+        "OFA_RAG_SOURCES": str(sources),
+    }
+    ofa = [sys.executable, "-m", "ofa"]
+    build = [*ofa, "index", "build", "hpc"]
+    subprocess.run(build, cwd=ROOT, env=env, check=True, capture_output=True)
+    log = folder / "log"
+    with log.open("w") as out:
+        child = subprocess.Popen(
+            [*ofa, "serve"], cwd=ROOT, env=env, stdout=out, stderr=out
+        )
         try:
-            client = Client(running, folder)
-            _wait_for_embedder(client)
-            yield client
+            yield _when_ready(folder / "state", child, log)
         finally:
-            running.stop()
+            child.terminate()
+            child.wait(30)
 
 
-def _wait_for_embedder(client: Client) -> None:
-    from threading import Event
-
-    for _ in range(600):
-        if not client.running.retrieval.problems():
-            return
-        Event().wait(0.1)
-    pytest.fail(f"{client.running.retrieval.problems()}")
+def _when_ready(state: Path, child: subprocess.Popen, log: Path) -> tuple[str, str]:
+    """Return base URL and key once the model is loaded."""
+    until = time.monotonic() + 240
+    while time.monotonic() < until and child.poll() is None:
+        time.sleep(0.5)
+        try:
+            port = (state / ".ofa_serve_port").read_text().strip()
+            key = (state / ".ofa_api_key").read_text().strip()
+            asked = urllib.request.Request(
+                f"http://127.0.0.1:{port}/readyz", headers={"x-api-key": key}
+            )
+            urllib.request.urlopen(asked, timeout=5).close()
+        except OSError:  # not listening yet, or 503: loading
+            continue
+        return f"http://127.0.0.1:{port}/v1", key
+    raise AssertionError(log.read_text()[-2000:])
 
 
 @pytest.mark.timeout(600)
 def test_four_of_five_answers_are_right(server):
     """Streamed and whole by turns, by the openai client with strict validation."""
+    base_url, key = server
     api = openai.OpenAI(
-        base_url=f"http://127.0.0.1:{server.port}/v1",
-        api_key=server.key,
+        base_url=base_url,
+        api_key=key,
         max_retries=0,
         timeout=280,
         _strict_response_validation=True,

@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -581,6 +582,18 @@ def test_an_idle_server_stops_at_once(open_site):
     assert not site.thread.is_alive()
 
 
+@contextmanager
+def running(server):
+    """Run *server* on a thread that has ended when this is left, come what may."""
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        server.stop(0)
+        thread.join(10)
+
+
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
 def test_a_unix_socket_is_served(tmp_path):
     """The same server, on a socket that only its owner can open."""
@@ -588,15 +601,11 @@ def test_a_unix_socket_is_served(tmp_path):
         listening.bind(str(tmp_path / "sock"))
         app = create_app(services())
         server = make_server(app, [listening], threads=2, gate=Gate(check_key, 1000))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        with socket.socket(socket.AF_UNIX) as connection:
+        with running(server), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(10)
             connection.connect(str(tmp_path / "sock"))
             connection.sendall(get())
             got = read_all(connection)
-        server.stop(0)
-        thread.join(10)
 
     assert statuses(got) == [200]
 
@@ -607,16 +616,11 @@ def test_two_sockets_are_served(open_site):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ports = [each.getsockname()[1] for each in sockets]
     server = make_server(app, sockets, threads=2, gate=Gate(check_key, 1000))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
+    with running(server) as thread:
         for port in ports:
             with socket.create_connection(("127.0.0.1", port), 10) as connection:
                 connection.sendall(get())
                 assert statuses(read_all(connection)) == [200]
-    finally:
-        server.stop(0)
-        thread.join(10)
     assert not thread.is_alive()
 
 
@@ -645,17 +649,13 @@ def test_a_defect_of_the_app_is_json_and_one_line():
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = make_server(broken, [listening], threads=1, gate=Gate(check_key, 1000))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        with Lines("ofa.http") as log, Lines("ofa.access") as access:
+        with running(server), Lines("ofa.http") as log, Lines("ofa.access") as access:
             with socket.create_connection(listening.getsockname(), 10) as connection:
                 connection.sendall(get(b"X-Request-Id: abc"))
                 got = read_all(connection)
             (line,) = log.wait(1)
             # Another test's server may still write its last line on this logger.
             (refused,) = [line for line in access.wait(1) if "refused 500" in line]
-        server.stop(0)
-        thread.join(10)
 
     assert statuses(got) == [500]
     assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == (
