@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,9 @@ def test_it_streams(home):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # A suite that was started in the background ignores Ctrl-C, and so would
+            # the child: a shell starts its background jobs so.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         with child:
             assert child.stdout.read(6) == b"first "
