@@ -29,6 +29,7 @@ from .files import (
     weakness,
     write_file,
 )
+from .state import StateFolder
 
 NAME = ".ofa_api_key"
 LIMIT_BYTES = 64 * 1024  # about 1,300 keys
@@ -154,6 +155,11 @@ class KeyFile:
 
     def _refuse(self, why: str) -> KeyFileError:
         return KeyFileError(f"the key file {self.path} {why}")
+
+
+def key_file_in(state: StateFolder, chosen: str) -> KeyFile:
+    """Return the key file that was *chosen*, else the one in the state folder."""
+    return KeyFile(Path(chosen) if chosen else state.path_of(NAME))
 
 
 class Keys:

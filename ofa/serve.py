@@ -15,13 +15,11 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import FrameType
 
 from . import byok, web_ofa
 from .answer import Answerer, AnswerSettings, tools_off_reason
-from .auth import NAME as KEY_NAME
-from .auth import KeyFile, Keys, NoAuth
+from .auth import KeyFile, Keys, NoAuth, key_file_in
 from .banner import Connection
 from .chat import Sampling
 from .config import Config
@@ -184,8 +182,7 @@ def _key_file(config: Config, state: StateFolder, host: str) -> KeyFile | None:
     if not config.server.auth:
         _refuse_open_server(config, state, host)
         return None
-    chosen = config.server.key_file
-    file = KeyFile(Path(chosen) if chosen else state.path_of(KEY_NAME))
+    file = key_file_in(state, config.server.key_file)
     if file.ensure():
         log.info("made a new key in %s", file.path)
     return file

@@ -1,4 +1,4 @@
-"""For every test: no thread is left behind, and none can keep the run from ending."""
+"""For every test: no thread is left behind, none holds the run; and servers to open."""
 
 import os
 import sys
@@ -6,6 +6,8 @@ import threading
 import time
 
 import pytest
+
+from .web_fakes import Site
 
 GRACE_S = 10.0  # for a thread that is on its way out
 
@@ -32,6 +34,20 @@ def no_thread_is_left_behind():
     while (left := set(lasting()) - before) and time.monotonic() < until:
         time.sleep(0.02)
     assert not left, f"threads left behind: {sorted(t.name for t in left)}"
+
+
+@pytest.fixture
+def open_site():
+    """Make servers that are closed after the test."""
+    opened = []
+
+    def make(*args, **kw):
+        opened.append(Site(*args, **kw))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
 
 
 _status: list[int] = []

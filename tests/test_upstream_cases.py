@@ -12,7 +12,7 @@ from ofa.auth import KeyFile, Keys, NoAuth
 from ofa.chat import Call, End, Text, Tool, ToolCall, Usage
 from ofa.modes import SEED_MODES
 
-from .web_fakes import AUTH, Site, chat_body, scripted
+from .web_fakes import AUTH, chat_body, scripted
 
 SCHEMA = {
     "type": "object",
@@ -25,20 +25,6 @@ TOOL = {
     "function": {"name": "read_note", "description": "Read.", "parameters": SCHEMA},
 }
 CALL = ToolCall("call_1", "read_note", {"path": "a"})
-
-
-@pytest.fixture
-def open_site():
-    """Make servers that are closed after the test."""
-    opened = []
-
-    def make(*args, **kw):
-        opened.append(Site(*args, **kw))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
 
 
 def test_healthz_is_open(open_site):

@@ -79,20 +79,6 @@ def site():
     opened.close()
 
 
-@pytest.fixture
-def open_site():
-    """Make servers that are closed after the test."""
-    opened = []
-
-    def make(*args, **kw):
-        opened.append(Site(*args, **kw))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
-
-
 def test_healthz_is_open_and_says_only_ok(site):
     """The liveness probe tells no version, model, name or path."""
     got = site.ask("GET", "/healthz", headers={})

@@ -21,7 +21,6 @@ from .web_fakes import (
     FakeReply,
     Lines,
     SilentReply,
-    Site,
     chat_body,
     frames,
     post,
@@ -48,20 +47,6 @@ class FakeClock:
     def __call__(self):
         """Return the time."""
         return self.now_s
-
-
-@pytest.fixture
-def open_site():
-    """Make servers that are closed after the test."""
-    opened = []
-
-    def make(*args, **kw):
-        opened.append(Site(*args, **kw))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
 
 
 def silent(first=()):

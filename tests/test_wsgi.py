@@ -243,20 +243,6 @@ def site():
     opened.close()
 
 
-@pytest.fixture
-def open_site():
-    """Make servers that are closed after the test."""
-    opened = []
-
-    def make(*args, **kw):
-        opened.append(Site(*args, **kw))
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
-
-
 def statuses(got):
     """Return the status of each answer in *got*."""
     return [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d{3}) ", got)]

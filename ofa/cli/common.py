@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
-from ..auth import NAME, KeyFile
+from ..auth import KeyFile, key_file_in
 from ..config import Config, load
 from ..state import StateFolder, find_state_folder
 
@@ -40,5 +39,4 @@ def state_of(env: Mapping[str, str] | None = None) -> StateFolder:
 
 def key_file_of(config: Config, state: StateFolder) -> KeyFile:
     """Return the key file that is configured, else the one in the state folder."""
-    chosen = config.server.key_file
-    return KeyFile(Path(chosen) if chosen else state.path_of(NAME))
+    return key_file_in(state, config.server.key_file)
