@@ -105,33 +105,33 @@ class Answerer:
 
     def _answer(self, chat: Chat, mode: Mode, caller: Caller, place: Place) -> Answered:
         headers: dict[str, str] = {}
-        chat = self._with_sampling(chat, mode)
+        chat = replace(self._with_sampling(chat, mode), caller=caller.key_id)
         if self._queue.limits().vision is False:
             chat = _without_tool_images(chat)
         if is_side_request(chat, caller.user_agent):
             # A title or a summary is no question to a domain expert.
             chat, headers["x-ofa-rag"] = _as_side_request(chat), "skipped; side request"
-            return Answered(place.reply(chat), headers, chat.ignored)
+            return _answered(place.reply(chat), headers, chat)
         chat, told = self._with_tools_or_without(chat)
         headers.update(told)
         chat = self._briefed(chat, mode)
         if self._lookup is None:
             headers["x-ofa-rag"] = "skipped; retrieval is off"
-            return Answered(place.reply(chat), headers, chat.ignored)
+            return _answered(place.reply(chat), headers, chat)
         bare = chat
         room = self._room(chat)
         chat, headers["x-ofa-rag"] = self._lookup.augment(
             chat, mode, caller.key_id, room
         )
         try:
-            return Answered(place.reply(chat), headers, chat.ignored)
+            return _answered(place.reply(chat), headers, chat)
         except ContextLengthExceeded:
             # Passages must never make a chat fail that fits without them.
             if chat is bare:
                 raise
             place = self._queue.reserve()  # the refused chat gave the place back
             headers["x-ofa-rag"] = "none; the context is full"
-            return Answered(place.reply(bare), headers, bare.ignored)
+            return _answered(place.reply(bare), headers, bare)
 
     def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
         # VS Code names no limit and plans for the one that /v1/models tells (R064).
@@ -172,6 +172,10 @@ class Answerer:
         wanted = chat.sampling.max_tokens or limits.output_tokens
         answer = min(wanted, limits.output_tokens, limits.context_tokens // 4)
         return max(0, limits.context_tokens - said - answer - 64 * len(chat.messages))
+
+
+def _answered(reply: Reply, headers: Mapping[str, str], chat: Chat) -> Answered:
+    return Answered(reply, {**headers, **reply.told}, chat.ignored)
 
 
 def tools_off_reason(enabled: bool | Literal["auto"], limits: Limits) -> str:

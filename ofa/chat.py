@@ -94,6 +94,15 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Output:
+    """The form an answer must have: some JSON object, or what a JSON Schema allows."""
+
+    kind: Literal["json_object", "json_schema"] = "json_object"
+    schema: dict[str, Any] = field(default_factory=dict)  # empty for json_object
+    param: str = "response_format"  # where it stood in the request, for errors
+
+
+@dataclass(frozen=True)
 class Chat:
     """What an engine is asked to continue."""
 
@@ -105,6 +114,10 @@ class Chat:
     parallel_calls: bool = True
     thinking: bool | None = None  # None: the client did not say; off
     reasoning_effort: str = ""  # as given, for engines that have levels
+    output: Output | None = None  # None: free text
+    choices: int = 1  # how many answers to draw for the one prompt
+    logprobs: int | None = None  # None: not wanted; else how many alternatives a token
+    caller: str = ""  # whose it is: a key's fingerprint, for fairness and separation
     priority: int = 0  # 0: a person's question; 1: an editor's side request
     ignored: tuple[str, ...] = ()  # request fields without effect, to be told
 
@@ -135,10 +148,22 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Logprob:
+    """A token and the natural logarithm of how likely the model held it to be."""
+
+    token: str
+    logprob: float  # before temperature and cuts, after penalties and biases
+    raw: bytes  # the token's own bytes: half a character may have no text
+    top: tuple[Logprob, ...] = ()  # the likeliest in its place, best first
+
+
+@dataclass(frozen=True)
 class Text:
     """A piece of the answer."""
 
     text: str
+    index: int = 0  # of the choice it belongs to
+    logprobs: tuple[Logprob, ...] = ()  # of the tokens since the last piece, if asked
 
 
 @dataclass(frozen=True)
@@ -146,6 +171,7 @@ class Thought:
     """A piece of the model's reasoning; never part of the answer."""
 
     text: str
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,6 +179,7 @@ class Call:
     """A complete tool call; engines repair before they emit."""
 
     call: ToolCall
+    index: int = 0
 
 
 FinishReason = Literal["stop", "length", "tools"]
@@ -160,10 +187,17 @@ FinishReason = Literal["stop", "length", "tools"]
 
 @dataclass(frozen=True)
 class End:
-    """Always last, exactly once. *usage* is None where the engine told no counts."""
+    """
+    The end of one choice, exactly once for each; the last of them ends the stream.
+
+    *usage* counts the whole request and stands in the last one only; None where the
+    engine told no counts.
+    """
 
     reason: FinishReason
     usage: Usage | None = None
+    index: int = 0
+    last: bool = True  # no other choice is still being written
 
 
 Event = Waiting | Text | Thought | Call | End
@@ -171,7 +205,7 @@ Event = Waiting | Text | Thought | Call | End
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer: its parts in the order they came, neighbouring text joined."""
+    """One whole answer: its parts in the order they came, neighbouring text joined."""
 
     parts: tuple[Text | Thought | Call, ...]
     end: End
@@ -191,23 +225,47 @@ class Answer:
         """All calls, likewise."""
         return tuple(part.call for part in self.parts if isinstance(part, Call))
 
+    @property
+    def logprobs(self) -> tuple[Logprob, ...]:
+        """Those of its text's tokens, if they were asked for."""
+        texts = (part for part in self.parts if isinstance(part, Text))
+        return tuple(one for text in texts for one in text.logprobs)
+
 
 def gather(events: Iterable[Event]) -> Answer:
-    """
-    Fold *events* into an `Answer`; the only non-streaming path there is.
+    """Fold the *events* of a chat with one choice; see `gather_choices`."""
+    return gather_choices(events)[0]
 
-    Raises `EngineError` if the stream stops without an `End`: a cut answer is
+
+def gather_choices(events: Iterable[Event]) -> tuple[Answer, ...]:
+    """
+    Fold *events* into an `Answer` a choice; the only non-streaming path there is.
+
+    Raises `EngineError` if the stream stops without its last `End`: a cut answer is
     never passed off as a whole one.
     """
-    parts: list[Text | Thought | Call] = []
+    parts: dict[int, list[Text | Thought | Call]] = {}
+    ends: dict[int, End] = {}
     for event in events:
-        match event, parts:
-            case Text(text), [*_, Text(before)]:
-                parts[-1] = Text(before + text)
-            case Thought(text), [*_, Thought(before)]:
-                parts[-1] = Thought(before + text)
-            case (Text() | Thought() | Call()) as part, _:
-                parts.append(part)
-            case End() as end, _:
-                return Answer(tuple(parts), end)
+        if isinstance(event, End):
+            ends[event.index] = event
+            if event.last:
+                return tuple(
+                    Answer(tuple(parts.get(index, ())), end)
+                    for index, end in sorted(ends.items())
+                )
+        elif not isinstance(event, Waiting):
+            _join(parts.setdefault(event.index, []), event)
     raise EngineError("the engine stopped before the end of its answer")
+
+
+def _join(parts: list[Text | Thought | Call], new: Text | Thought | Call) -> None:
+    """Add *new*, or let the last part grow by it if both are of one kind."""
+    match parts, new:
+        case [*_, Text() as before], Text():
+            logprobs = (*before.logprobs, *new.logprobs)
+            parts[-1] = Text(before.text + new.text, new.index, logprobs)
+        case [*_, Thought() as before], Thought():
+            parts[-1] = Thought(before.text + new.text, new.index)
+        case _:
+            parts.append(new)

@@ -43,6 +43,8 @@ class FakeReply:
         self._script = script
         self.closed = threading.Event()
 
+    told: Mapping[str, str] = {}
+
     def __iter__(self) -> Iterator[Event]:
         for event in self._script:
             if isinstance(event, Exception):

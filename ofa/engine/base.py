@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..chat import Chat, Event
+from ..errors import BadRequest
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Limits:
     output_tokens: int  # the most one answer may have
     tools: bool = False  # tool declarations are rendered and calls come back
     vision: bool | None = False  # images are read; None: not known, they are passed on
+    structured: bool = False  # `Chat.output` is enforced
+    choices: int = 1  # the most answers to one request
+    logprobs: int | None = None  # the most alternatives a token; None: none are told
     prefill_per_s: float | None = None  # prompt tokens a second, if measured
     description: str = ""  # model, source, licence, numeric type: for people
 
@@ -28,6 +32,8 @@ class Status:
     ready: bool
     reason: str = ""  # empty when ready; else one line such as "loading the model"
     final: bool = False  # it will not get ready: what was configured can't be used
+    broken: bool = False  # it will not get ready again in this process
+    details: Mapping[str, str] = field(default_factory=dict)  # for people and probes
 
 
 class Reply(Protocol):
@@ -37,6 +43,10 @@ class Reply(Protocol):
     Nothing runs until it is read: iterating starts the work. It is read by one
     thread, once. A failure is raised from the iterator as an `OfaError`.
     """
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What the client should know before the first event: headers ``x-ofa-…``."""
 
     def __iter__(self) -> Iterator[Event]:
         """Yield the events as they arrive."""
@@ -67,9 +77,34 @@ class Engine(Protocol):
     def status(self) -> Status:
         """Return whether it can answer now; cheap, never blocks."""
 
+    def warm(self, beginnings: Sequence[Chat]) -> None:
+        """
+        Make chats that begin like these quick, whenever there is nothing else to do.
+
+        Returns at once and never fails; what can't be done is left out.
+        """
+
     def count_tokens(self, text: str) -> int:
         """Return the length of *text* in tokens: exact where a tokenizer is at hand,
         else an estimate on the high side."""
 
     def close(self) -> None:
         """Stop all work and free what is held. Safe to call twice."""
+
+
+def refuse_unable(chat: Chat, limits: Limits) -> None:
+    """Raise `BadRequest` for what *chat* asks and an engine of *limits* can't do."""
+    if chat.output is not None and not limits.structured:
+        raise _unsupported(
+            chat.output.param, "this server's engine can't hold an answer to a schema"
+        )
+    if chat.logprobs is not None and limits.logprobs is None:
+        raise _unsupported("logprobs", "this server's engine tells none; leave it out")
+    if chat.logprobs is not None and chat.logprobs > (limits.logprobs or 0):
+        raise _unsupported("top_logprobs", f"at most {limits.logprobs} are told here")
+    if chat.choices > limits.choices:
+        raise _unsupported("n", f"at most {limits.choices} here; ask again for more")
+
+
+def _unsupported(param: str, remedy: str) -> BadRequest:
+    return BadRequest(f"{param}: {remedy}", param=param, code="unsupported_value")

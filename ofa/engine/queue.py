@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -87,6 +87,10 @@ class Queued:
     def status(self) -> Status:
         """Return the inner engine's, or that the queue is draining."""
         return self._engine.status() if self._open else Status(False, "shutting down")
+
+    def warm(self, beginnings: Sequence[Chat]) -> None:
+        """Pass *beginnings* on to the inner engine: they take no place."""
+        self._engine.warm(beginnings)
 
     def count_tokens(self, text: str) -> int:
         """Return the inner engine's count."""
@@ -205,6 +209,11 @@ class _Job:
         self._out.put(reason)
         self._stop()
 
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What the inner reply tells."""
+        return self._inner.told
+
     def __iter__(self) -> Iterator[Event]:
         self._submit(self)
         while True:
@@ -217,7 +226,7 @@ class _Job:
                 return
             if isinstance(item, OfaError):
                 raise item
-            if isinstance(item, End):
+            if isinstance(item, End) and item.last:
                 self._release()  # before the client can see the end and ask again
             yield item
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..chat import Call, Chat, End, Event, Text, Thought, ToolCall, Usage
 from ..errors import BadRequest, Cancelled, ConfigError, EngineError
-from .base import Limits, Reply, Status
+from .base import Limits, Reply, Status, refuse_unable
 
 Step = Mapping[str, Any]
 _KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end")
@@ -74,6 +74,7 @@ class ScriptedEngine:
                     param=image.param,
                     code="image_not_supported",
                 )
+        refuse_unable(chat, self._limits)
         with self._lock:
             self.asked.append(chat)
             steps = self._answers[next(self._turn) % len(self._answers)]
@@ -86,6 +87,9 @@ class ScriptedEngine:
     def status(self) -> Status:
         """Return ready, always."""
         return Status(True)
+
+    def warm(self, beginnings: Sequence[Chat]) -> None:
+        """Do nothing: a script is as quick as it says."""
 
     def count_tokens(self, text: str) -> int:
         """Return the number of words."""
@@ -105,6 +109,10 @@ class _ScriptedReply:
         self._gone = threading.Event()
         self._words = 0
         self._called = False
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        return {}
 
     def __iter__(self) -> Iterator[Event]:
         reason = "stop"

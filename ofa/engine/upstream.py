@@ -15,7 +15,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..errors import (
     OfaError,
 )
 from . import upstream_wire as wire
-from .base import Limits, Status
+from .base import Limits, Status, refuse_unable
 
 log = logging.getLogger("ofa.upstream")
 
@@ -110,6 +110,7 @@ class UpstreamEngine:
 
     def reply(self, chat: Chat) -> UpstreamReply:
         """Return the reply of the upstream; `NotReady` while it is known to be down."""
+        refuse_unable(chat, self.limits())
         self._breaker.check()
         self._probed.wait(PROBE_S)
         model = self._named or str(self._served.get("id") or "")
@@ -144,6 +145,9 @@ class UpstreamEngine:
     def status(self) -> Status:
         """Return whether the last look at the upstream found it well."""
         return Status(not self._problem, self._problem)
+
+    def warm(self, beginnings: Sequence[Chat]) -> None:
+        """Do nothing: what the upstream keeps ready is its own matter."""
 
     def count_tokens(self, text: str) -> int:
         """Return an estimate on the high side: the tokenizer is the upstream's."""
@@ -201,6 +205,11 @@ class UpstreamReply:
         self._gone = threading.Event()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """Nothing beside the answer."""
+        return {}
 
     def __iter__(self) -> Iterator[Event]:
         try:

@@ -1,7 +1,7 @@
 """The queue in front of an engine: places, order, hand-over, draining."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 import pytest
@@ -33,6 +33,8 @@ class _GatedReply:
     def __init__(self, engine, inner, chat) -> None:
         self._engine, self._inner, self._chat = engine, inner, chat
         self._gone = threading.Event()
+
+    told: Mapping[str, str] = {}
 
     def __iter__(self) -> Iterator[Event]:
         self._engine.started.append(self._chat)

@@ -8,6 +8,7 @@ into more of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ...errors import (
     NotReady,
     ShuttingDown,
 )
-from ..base import Limits, Status
+from ..base import Limits, Status, refuse_unable
 from ..text import Channels, StopStrings
 from . import lm
 from .reply import MlxReply
@@ -73,6 +74,7 @@ class MlxEngine:
         Tools are not rendered: `limits` says so, and callers leave them out.
         """
         _refuse_images(chat)
+        refuse_unable(chat, self.limits())
         ready = self._wait()
         sampling = chat.sampling.over(DEFAULTS)
         check_bias(sampling, ready.logits)
@@ -124,6 +126,9 @@ class MlxEngine:
         if isinstance(self._scheduler.failure, ConfigError):
             raise self._scheduler.failure
         return self.status()
+
+    def warm(self, beginnings: Sequence[Chat]) -> None:
+        """Do nothing yet."""
 
     def count_tokens(self, text: str) -> int:
         """Return the length of *text* in tokens; an estimate until it is loaded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...chat import End, Event, FinishReason, Text, Thought, Usage
 from ..text import Channels, StopStrings
@@ -35,6 +35,11 @@ class MlxReply:
         self._stops = stops
         self._sampled = 0
         self._reasoning = 0
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """Nothing yet."""
+        return {}
 
     def __iter__(self) -> Iterator[Event]:
         """Yield the answer's events; starts the work."""
