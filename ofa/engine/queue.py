@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
 import threading
@@ -15,10 +14,9 @@ from functools import partial
 from ..chat import Chat, End, Event, Waiting
 from ..errors import Cancelled, EngineError, OfaError, Overloaded, ShuttingDown
 from .base import Engine, Limits, Reply, Status
+from .line import Line
 
 log = logging.getLogger("ofa.queue")
-
-_LAST = 1 << 30  # a priority after all others: the sentinel that ends a worker
 
 
 class Queued:
@@ -27,8 +25,9 @@ class Queued:
 
     Each thread reads one reply at a time and hands its events over, so that the
     reader of a reply is never blocked: after *tick_s* of silence it gets a `Waiting`
-    and can see whether its own client is still there. People's questions
-    (``chat.priority`` 0) go before editors' side requests.
+    and can see whether its own client is still there. Callers take turns, and people's
+    questions (``chat.priority`` 0) go before editors' side requests, which never hold
+    all the threads where there are several.
     """
 
     def __init__(
@@ -43,10 +42,7 @@ class Queued:
         self._capacity = running + waiting
         self._running = running
         self._tick_s = tick_s
-        self._line: queue.PriorityQueue[tuple[int, int, _Job | None]] = (
-            queue.PriorityQueue()
-        )
-        self._order = itertools.count()
+        self._line: Line[_Job] = Line(side_limit=max(1, running - 1))
         self._lock = threading.Lock()
         self._emptied = threading.Condition(self._lock)
         self._places: set[Place] = set()
@@ -122,14 +118,10 @@ class Queued:
     def close(self) -> None:
         """Drain at once, end the threads, close the inner engine."""
         self.drain(0)
-        for _ in self._workers:
-            self._line.put((_LAST, next(self._order), None))
+        self._line.close()
         self._engine.close()
         for worker in self._workers:
             worker.join(5)
-
-    def _submit(self, job: _Job, priority: int) -> None:
-        self._line.put((priority, next(self._order), job))
 
     def _give_back(self, place: Place) -> None:
         with self._lock:
@@ -137,8 +129,9 @@ class Queued:
             self._emptied.notify_all()
 
     def _work(self) -> None:
-        while (job := self._line.get()[2]) is not None:
+        while (job := self._line.get()) is not None:
             job.run()
+            self._line.done(job)
 
 
 class Place:
@@ -159,8 +152,11 @@ class Place:
         except BaseException:
             self.release()
             raise
-        submit = partial(self._queued._submit, priority=chat.priority)
-        self._job = _Job(inner, submit, self.release, self._queued._tick_s)
+        line = self._queued._line
+        stand_in = partial(line.put, key=chat.caller, priority=chat.priority)
+        self._job = _Job(
+            inner, stand_in, line.remove, self.release, tick_s=self._queued._tick_s
+        )
         return self._job
 
     def release(self) -> None:
@@ -180,12 +176,15 @@ class _Job:
     def __init__(
         self,
         inner: Reply,
-        submit: Callable[[_Job], None],
+        stand_in: Callable[[_Job], None],
+        leave: Callable[[_Job], object],
         release: Callable[[], None],
+        *,
         tick_s: float,
     ) -> None:
         self._inner = inner
-        self._submit = submit
+        self._stand_in = stand_in
+        self._leave = leave
         self._release = release
         self._tick_s = tick_s
         self._out: queue.SimpleQueue[Event | OfaError | None] = queue.SimpleQueue()
@@ -215,7 +214,9 @@ class _Job:
         return self._inner.told
 
     def __iter__(self) -> Iterator[Event]:
-        self._submit(self)
+        self._stand_in(self)
+        if self._closed.is_set():  # before or meanwhile: nobody else would take it out
+            self._leave(self)
         while True:
             try:
                 item = self._out.get(timeout=self._tick_s)
@@ -239,6 +240,7 @@ class _Job:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._leave(self)
         self._inner.close()
         self._release()
 

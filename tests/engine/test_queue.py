@@ -136,21 +136,104 @@ def test_place_is_free_when_the_end_is_seen():
             assert gather(queue.reply(CHAT)).text == "ok"
 
 
+def in_line(queue, chat):
+    """Put *chat* in line and return its events, of which the first was `Waiting`."""
+    events = iter(queue.reply(chat))
+    assert isinstance(next(events), Waiting)
+    return events
+
+
+def asked_by(caller, number=0, **fields):
+    """Return a chat of *caller*."""
+    text = f"{caller}{number}"
+    return Chat("ofa-hpc", (Message("user", text),), caller=caller, **fields)
+
+
+def words(chats):
+    """Return what the *chats* ask."""
+    return [chat.messages[0].text for chat in chats]
+
+
 def test_side_requests_yield_to_people(gated):
     """A question asked later than a title goes first when a worker is free."""
     with queued(gated, running=1, waiting=4) as queue:
-        first = reader(queue.reply(CHAT), [])
-        gated.some_started.acquire(timeout=5)
-        late = []
-        for chat in (SIDE, CHAT):
-            got: list[object] = []
-            late.append(reader(queue.reply(chat), got))
-            threading.Event().wait(0.02)  # each must be in line before the next
+        events = [in_line(queue, chat) for chat in (CHAT, SIDE, CHAT)]
         gated.gate.set()
-        for thread in (first, *late):
-            thread.join(5)
+        for each in events:
+            gather(each)
 
     assert [chat.priority for chat in gated.started] == [0, 0, 1]
+
+
+def test_callers_take_turns(gated):
+    """A script's ten requests hold up another caller's two by one each."""
+    asked = [
+        *(asked_by("a", n) for n in range(10)),
+        *(asked_by("b", n) for n in range(2)),
+    ]
+    with queued(gated, running=1) as queue:
+        events = [in_line(queue, chat) for chat in asked]
+        gated.gate.set()
+        for each in events:
+            gather(each)
+
+    assert words(gated.started)[:6] == ["a0", "b0", "a1", "b1", "a2", "a3"]
+
+
+def test_side_requests_leave_a_thread_for_people(gated):
+    """However many titles are asked for, a question finds a thread at once."""
+    with queued(gated, running=3, waiting=8) as queue:
+        sides = [in_line(queue, asked_by("a", n, priority=1)) for n in range(6)]
+        for _ in range(2):
+            assert gated.some_started.acquire(timeout=5)
+
+        question = in_line(queue, CHAT)
+        assert gated.some_started.acquire(timeout=5)
+
+        assert [chat.priority for chat in gated.started] == [1, 1, 0]
+        gated.gate.set()
+        for events in (question, *sides):
+            assert gather(events).text == "done"
+
+
+def test_one_thread_serves_side_requests_as_well(gated):
+    """Where there is one thread, it is not kept for people alone."""
+    gated.gate.set()
+    with queued(gated, running=1) as queue:
+        assert gather(queue.reply(SIDE)).text == "done"
+
+
+def test_who_leaves_the_line_is_gone_at_once(gated):
+    """A job whose reader left is neither run nor kept until a thread comes by."""
+    with queued(gated, running=1, waiting=4) as queue:
+        first = in_line(queue, CHAT)
+        assert gated.some_started.acquire(timeout=5)
+        reply = queue.reply(asked_by("gone"))
+        assert isinstance(next(iter(reply)), Waiting)
+        assert len(queue._line) == 1
+
+        reply.close()
+
+        assert len(queue._line) == 0
+        assert queue.depth() == (1, 0)
+        gated.gate.set()
+        gather(first)
+    assert words(gated.started) == ["hi"]
+
+
+def test_reply_closed_before_it_is_read_never_stands_in_line(gated):
+    """Reading what was closed says so, and leaves nothing behind."""
+    with queued(gated, running=1, waiting=4) as queue:
+        first = in_line(queue, CHAT)
+        reply = queue.reply(CHAT)
+        reply.close()
+
+        with pytest.raises(Cancelled):
+            next(iter(reply))
+
+        assert len(queue._line) == 0
+        gated.gate.set()
+        gather(first)
 
 
 def test_failure_reaches_the_reader():
