@@ -148,6 +148,12 @@ class EngineSection:
         low=0,
         high=3600,
     )
+    stall_s: float = key(
+        60.0,
+        "a step that lasts longer hangs, and the server's worker starts again",
+        low=1,
+        high=3600,
+    )
     upstream_url: str = key("", 'for kind = "upstream": http://host:port/v1')
     upstream_key_file: str = key("", "holds the key for it, never written here")
     upstream_model: str = key("", "its model's name; empty: the first it lists")
