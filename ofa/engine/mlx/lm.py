@@ -281,6 +281,13 @@ def make_generator(
     return made
 
 
+def cache_classes() -> tuple[Any, Any]:
+    """Return mlx-lm's cache of all tokens and its cache of a sliding window."""
+    from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+    return KVCache, RotatingKVCache
+
+
 def read_prompt(model: Model, tokens: int) -> float:
     """Have *model* read so many tokens as a batch does; return how many seconds."""
     import mlx.core as mx
