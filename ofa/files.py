@@ -14,6 +14,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 # A stale NFS handle or a passing I/O error is gone at the next open; twice is
 # what an interactive start can afford.
@@ -54,9 +55,9 @@ def make_folder(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, *pieces: bytes | memoryview) -> None:
     """Replace *path* by rename, 0600 from its first byte: never half of it is seen."""
-    spare = _write_spare(path, content)
+    spare = _write_spare(path, pieces)
     try:
         spare.replace(path)
     except OSError:
@@ -72,7 +73,7 @@ def make_file(path: Path, content: bytes) -> bool:
     Of any number of racing callers, on any number of nodes, one gets True: link()
     is atomic on NFS as well, where O_EXCL was not always.
     """
-    spare = _write_spare(path, content)
+    spare = _write_spare(path, (content,))
     try:
         os.link(spare, path, follow_symlinks=False)
     except FileExistsError:
@@ -107,6 +108,24 @@ def read_own(path: Path, *, limit_bytes: int) -> tuple[bytes, os.stat_result]:
             if error.errno not in _PASSING:
                 raise
     return _read_own(path, limit_bytes)
+
+
+@contextlib.contextmanager
+def open_own(path: Path) -> Iterator[BinaryIO]:
+    """Open *path* on the terms of `read_own`, for what is read part by part."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in _NO_FILES:
+            raise UnsafeFile(f"is {_kind(path.lstat())}, not a regular file") from None
+        raise
+    try:
+        _check_own(os.fstat(descriptor))
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:
+            yield opened
+    finally:
+        os.close(descriptor)
 
 
 def weakness(path: Path) -> str:
@@ -151,7 +170,7 @@ def roots_as_seen(uid_map: str, overflow: int) -> tuple[int, ...]:
     return (0,) if "0" in mapped else (0, overflow)
 
 
-def _write_spare(path: Path, content: bytes) -> Path:
+def _write_spare(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
     spare = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_SPARE}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(spare, flags, 0o600)
@@ -159,7 +178,8 @@ def _write_spare(path: Path, content: bytes) -> Path:
         with os.fdopen(descriptor, "wb") as opened:
             # Whatever the umask and the folder's default ACL made of it.
             os.fchmod(opened.fileno(), 0o600)
-            opened.write(content)
+            for piece in pieces:
+                opened.write(piece)
             opened.flush()
             os.fsync(opened.fileno())
     except OSError:
@@ -184,32 +204,19 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _read_own(path: Path, limit_bytes: int) -> tuple[bytes, os.stat_result]:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno in _NO_FILES:
-            raise UnsafeFile(f"is {_kind(path.lstat())}, not a regular file") from None
-        raise
-    try:
-        found = os.fstat(descriptor)
-        _check_own(found, limit_bytes)
-        with os.fdopen(descriptor, "rb", closefd=False) as opened:
-            content = opened.read(limit_bytes + 1)
-    finally:
-        os.close(descriptor)
-    if len(content) > limit_bytes:  # it grew while we read
+    with open_own(path) as opened:
+        found = os.fstat(opened.fileno())
+        content = opened.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
         raise UnsafeFile(f"is larger than {limit_bytes} bytes")
     return content, found
 
 
-def _check_own(found: os.stat_result, limit_bytes: int) -> None:
+def _check_own(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise UnsafeFile(f"is {_kind(found)}, not a regular file")
     if found.st_uid != os.geteuid():
         raise UnsafeFile(f"belongs to uid {found.st_uid}, not to uid {os.geteuid()}")
-    if found.st_size > limit_bytes:
-        raise UnsafeFile(f"is larger than {limit_bytes} bytes")
 
 
 def _kind(found: os.stat_result) -> str:
