@@ -66,14 +66,14 @@ def _mlx(engine: EngineSection, env: Mapping[str, str]) -> Engine:
 
 
 def _make_mlx(engine: EngineSection, model: str, about: str) -> Engine:
-    from .engine.mlx.engine import MlxEngine
+    from .engine.mlx.engine import MlxEngine, Settings
 
-    return MlxEngine(
-        model,
+    settings = Settings(
         context_tokens=engine.context_tokens,
         output_tokens=engine.output_tokens,
         rows=engine.rows,
         prefill_step=engine.prefill_step,
         load_wait_s=engine.load_wait_s,
-        description=about,
+        stall_s=engine.stall_s,
     )
+    return MlxEngine(model, settings, description=about)

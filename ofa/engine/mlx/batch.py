@@ -5,35 +5,47 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import EngineError, OfaError
+from ..line import Line
 from .lm import Generator, Model, make_generator
-from .rows import Row
-from .sampling import Samplers, Trap, make_processors
+from .prefix import Kind
+from .rows import Finish, Row, Sampled
+from .sampling import Samplers, Trap, likeliest, make_processors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from .ready import Ready
 
-_WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
+WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
 # Below it the products are too small: on two slow cores 38 tokens/s in chunks of 64, 47
 # of 128, 57 in one piece. A cancelled prefill ends after its chunk, which is a second
 # where 128 tokens are read in one, and more on a slower machine.
 _LEAST_CHUNK = 128
 _CHUNK_S = 1.0
+# A request never waits for what is read ahead: only for the chunk under way.
+_WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
+
+# MLX says so in words only: Metal, CUDA and the CPU allocator in turn.
+_NO_MEMORY = ("out of memory", "bad_alloc", "unable to allocate", "malloc", "oom")
 
 log = logging.getLogger("ofa.engine.mlx")
 
 
 class _Running:
-    """A row in the batch, with the callables that may have failed in it."""
+    """A row in the generator, with the callables that may have failed in it."""
 
-    def __init__(self, row: Row, sampler: Trap, processors: list[Trap]) -> None:
+    def __init__(self, row: Row, traps: Sequence[Trap]) -> None:
         self.row = row
-        self.read = 0  # tokens of its prompt
+        self.read = row.cached  # tokens of its prompt that are in its caches
+        self.kept = row.cached  # up to where a copy is in the store
+        self.reading = True
         self.decoding = False
-        self._traps = (sampler, *processors)
+        self.marks = deque(mark for mark in row.marks if mark[0] > row.cached)
+        self._traps = traps
 
     @property
     def fault(self) -> Exception | None:
@@ -63,62 +75,65 @@ class Batch:
     """
     Answers rows with *model*; one that fails takes no other with it.
 
-    *logits* is the number of ids the model tells apart; *speed* and *faults* get each
-    prefill's reading and each failed step's time.
+    One prompt is read at a time, beside the answers being written: callers take turns,
+    people before editors. What is read is kept in the store of *ready*. *speed* and
+    *faults* get each prefill's reading and each failed step's time.
     """
 
     def __init__(  # noqa: PLR0913 - what was measured and what was configured
         self,
         model: Model,
+        ready: Ready,
         *,
-        ends: Iterable[int],
-        logits: int,
         rows: int,
         prefill_step: int,
         speed: Speed,
         faults: deque[float],
+        make: Callable[..., Generator] = make_generator,
     ) -> None:
         import mlx.core as mx
 
-        self._model = model
-        self._ends = frozenset(ends)
-        self._logits = logits
+        self._ready = ready
+        self._store = ready.store
         self._rows = rows
-        self._faults = faults
-        self._samplers = Samplers(logits)
-        self._stream = mx.new_thread_local_stream(mx.default_device())
-        self._generator = self._make_generator()
-        self._running: dict[int, _Running] = {}
         self._prefill_step = prefill_step
         self._speed = speed
+        self._faults = faults
+        self._samplers = Samplers(ready.logits)
+        stream = mx.new_thread_local_stream(mx.default_device())
+        self._make = partial(make, model, ends=ready.ends, rows=rows, stream=stream)
+        self._generator = self._make()
+        self._line: Line[Row] = Line()
+        self._held: Row | None = None  # first in line, and there is no room for it yet
+        self._warm: deque[Row] = deque()
+        self._running: dict[int, _Running] = {}
 
-    def __len__(self) -> int:
-        return len(self._running)
+    @property
+    def rows(self) -> int:
+        """How many rows with a reader are in the batch or in line for it."""
+        return (
+            sum(not run.row.warm for run in self._running.values())
+            + len(self._line)
+            + (self._held is not None)
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything, reading ahead included."""
+        return bool(self.rows or self._running or self._warm)
 
     def admit(self, row: Row) -> None:
-        """Put *row* in line, unless its reader has left already."""
-        if row.cancelled:
-            return
-        try:
-            sampler = self._samplers.pick(row.sampling)
-            processors = make_processors(
-                row.sampling, prompt=len(row.ids), size=self._logits
-            )
-            (uid,) = self._generator.insert(
-                [list(row.ids)],
-                [row.max_tokens],
-                samplers=[sampler],
-                logits_processors=[processors],
-            )
-        except Exception as error:  # noqa: BLE001 - this row's values, no other's
-            _fail(row, "the engine could not start this request", error)
-            return
-        self._running[uid] = _Running(row, sampler, processors)
+        """Put *row* in line."""
+        if row.warm:
+            self._warm.append(row)
+        else:
+            self._line.put(row, key=row.owner, priority=row.priority)
 
     def step(self) -> None:
         """Let each running row have one token, and one prompt be read a bit further."""
         try:
             self._drop([uid for uid, run in self._running.items() if run.row.cancelled])
+            self._start_next()
             if self._running:
                 self._next()
                 self._fail_faulty()
@@ -126,42 +141,127 @@ class Batch:
             self._recover(error)
 
     def fail_all(self, error: OfaError) -> None:
-        """End every row with *error*."""
-        for run in self._running.values():
-            run.row.fail(error)
-        self._running.clear()
+        """End every row with *error*, also those in line."""
+        self._fail_running(error)
+        while (row := self._take_next()) is not None:
+            row.fail(error)
+        self._warm.clear()
 
-    def _make_generator(self) -> Generator:
-        return make_generator(
-            self._model, ends=self._ends, rows=self._rows, stream=self._stream
-        )
+    # -- who is next ---------------------------------------------------------------
+
+    def _start_next(self) -> None:
+        if any(run.reading and not run.row.warm for run in self._running.values()):
+            return
+        if len(self._running) >= self._rows:
+            return
+        row = self._take_next()
+        if row is None:
+            if not self._running and self._warm:
+                self._start(self._warm.popleft())
+            return
+        self._pause_warm()
+        if self._make_room(row):
+            self._start(row)
+        elif self._running:
+            self._held = row
+        else:  # the context is no larger than what fits, so this is a defect
+            row.fail(EngineError("there is no memory for this request; send less"))
+
+    def _take_next(self) -> Row | None:
+        """Return the next row that somebody still waits for."""
+        row, self._held = self._held, None
+        row = row or self._line.get_nowait()
+        while row is not None and row.cancelled:
+            row = self._line.get_nowait()
+        return row
+
+    def _make_room(self, row: Row) -> bool:
+        """Return whether *row* fits beside the others; what is kept gives way."""
+        lengths = [run.row.length for run in self._running.values()]
+        left = self._ready.room.left_for_kept([*lengths, row.length])
+        if left < 0:
+            return False
+        self._store.limit_bytes = left
+        return True
+
+    def _pause_warm(self) -> None:
+        """Stop reading ahead, without losing what was read."""
+        for uid, run in tuple(self._running.items()):
+            if run.row.warm:
+                self._drop([uid])
+                self._warm.appendleft(run.row)
+
+    def _start(self, row: Row) -> None:
+        try:
+            sampler = self._samplers.pick(row.sampling, row.index)
+            processors = make_processors(
+                row.sampling, prompt=len(row.ids), size=self._ready.logits
+            )
+            if row.mask is not None:  # last: nothing may allow what it forbids
+                processors.append(Trap(row.mask, lambda _, logits: logits))
+            layers = self._recall(row)
+            (uid,) = self._generator.insert_segments(
+                [_segments(row)],
+                [row.max_tokens],
+                [layers],
+                [list(row.ids[: row.cached])],
+                [sampler],
+                [processors],
+            )
+        except Exception as error:  # noqa: BLE001 - this row's values, no other's
+            _fail(row, "the engine could not start this request", error)
+            return
+        self._running[uid] = _Running(row, (sampler, *processors))
+
+    # -- a step --------------------------------------------------------------------
 
     def _next(self) -> None:
         decoding = any(run.decoding for run in self._running.values())
-        chunk = chunk_size(self._speed.per_s * _CHUNK_S)
-        self._generator.prefill_step_size = (
-            min(chunk, self._prefill_step) if decoding else chunk
-        )
+        self._generator.prefill_step_size = self._chunk(decoding)
         start = time.perf_counter()
         # Not next_generated(): that would go on until a token comes, and a cancelled
         # prefill with it.
         prompts, answers = self._generator.next()
-        tokens = sum(self._advance(part.uid, part.progress[0]) for part in prompts)
-        if not answers:  # nothing but reading
-            self._speed.add(tokens, time.perf_counter() - start)
+        wall_s = time.perf_counter() - start
+        tokens = sum(self._advance(part) for part in prompts)
+        if not answers and not any(run.row.warm for run in self._running.values()):
+            self._speed.add(tokens, wall_s)
         for answer in answers:
-            run = self._running[answer.uid]
-            run.decoding = True
-            if run.fault is None:
-                run.row.put(answer.token, answer.finish_reason or "")
-                if answer.finish_reason:
-                    del self._running[answer.uid]
+            self._hand_over(answer)
+        for part in prompts:
+            self._keep_mark(part.uid)
 
-    def _advance(self, uid: int, read: int) -> int:
-        """Note how much of a prompt is *read* by now; return what is new of it."""
-        run = self._running[uid]
+    def _chunk(self, decoding: bool) -> int:
+        if any(run.row.warm for run in self._running.values()):
+            return chunk_size(self._speed.per_s * _WARM_CHUNK_S, _WARM_CHUNK)
+        chunk = chunk_size(self._speed.per_s * _CHUNK_S)
+        return min(chunk, self._prefill_step) if decoding else chunk
+
+    def _advance(self, part: Any) -> int:  # noqa: ANN401 - mlx-lm's Response
+        """Note how much of a prompt is read by now; return what is new of it."""
+        run = self._running[part.uid]
+        if part.end_of_prompt:
+            run.reading = False
+            return 0
+        read = run.row.cached + int(part.progress[0])
         new, run.read = read - run.read, read
         return new
+
+    def _hand_over(self, answer: Any) -> None:  # noqa: ANN401 - mlx-lm's Response
+        run = self._running[answer.uid]
+        run.decoding, run.reading = True, False
+        if run.fault is not None:
+            return
+        row = run.row
+        finish: Finish = answer.finish_reason or ""
+        told: tuple[Any, ...] = ()
+        if row.logprobs is not None:
+            told = likeliest(answer.logprobs, answer.token, row.logprobs)
+        if finish:
+            del self._running[answer.uid]
+            if not row.cancelled and not row.priority:
+                self._keep(answer.all_tokens, row, answer.prompt_cache, "answer")
+        row.mailbox.put(Sampled(row.index, answer.token, finish, *told))
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""
@@ -171,27 +271,92 @@ class Batch:
         for run in faulty.values():
             _fail(run.row, "the engine could not sample for this request", run.fault)
         self._drop(list(faulty))
-        self._samplers = Samplers(self._logits)  # a failed one must not come again
+        self._samplers = Samplers(self._ready.logits)  # it must not come again
 
     def _drop(self, uids: list[int]) -> None:
+        """Take rows out; what was read of their prompts is not lost."""
         for uid in uids:
-            del self._running[uid]
-        if uids:
-            self._generator.remove(uids)
+            run = self._running.pop(uid)
+            if run.reading and run.read - run.kept >= _LEAST_CHUNK // 4:
+                caches = self._generator.remove([uid], return_prompt_caches=True)
+                self._keep(run.row.ids[: run.read], run.row, caches[uid][0], "prompt")
+            else:
+                self._generator.remove([uid])
+
+    # -- what is kept --------------------------------------------------------------
+
+    def _recall(self, row: Row) -> list[object] | None:
+        """Return caches that hold a beginning of *row*, and note how much of it."""
+        row.cached = 0
+        try:
+            hit = self._store.take(row.ids, row.owner)
+        except Exception as error:
+            log.error("a kept beginning could not be used", exc_info=error)
+            return None
+        if hit is None:
+            return None
+        row.cached = hit.tokens
+        return hit.layers
+
+    def _keep_mark(self, uid: int) -> None:
+        """Keep a copy of a prompt's caches if they stand at a mark just now."""
+        run = self._running.get(uid)
+        if run is None or not run.marks or run.marks[0][0] != run.read:
+            return
+        at, kind = run.marks.popleft()
+        if not run.row.priority:
+            caches = self._generator.extract_cache([uid])
+            self._keep(run.row.ids[:at], run.row, caches[uid][0], kind)
+            run.kept = at
+        if run.row.warm and not run.marks:
+            self._drop([uid])
+
+    def _keep(
+        self, ids: Sequence[int], row: Row, layers: list[object], kind: Kind
+    ) -> None:
+        saved_s = len(ids) / (self._speed.per_s or 1.0)
+        try:
+            self._store.put(ids, row.owner, layers, kind=kind, saved_s=saved_s)
+        except Exception as error:
+            log.error("a beginning could not be kept", exc_info=error)
+
+    # -- failure -------------------------------------------------------------------
+
+    def _fail_running(self, error: OfaError) -> None:
+        for run in self._running.values():
+            run.row.fail(error)
+        self._running.clear()
 
     def _recover(self, error: Exception) -> None:
         """End everything in flight with an error and start on a new generator.
 
         After an exception inside a step some caches are a token ahead: none of them
-        can be trusted any more.
+        can be trusted any more. What was kept before is whole.
         """
         import mlx.core as mx
 
         log.error("a step failed; the batch is started afresh", exc_info=error)
         self._faults.append(time.monotonic())
-        self.fail_all(EngineError("the engine failed in this answer; send it again"))
-        self._generator = self._make_generator()
+        if _is_out_of_memory(error):
+            self._store.clear()
+            told = EngineError("there was not enough memory; send less", code="oom")
+        else:
+            told = EngineError("the engine failed in this answer; send it again")
+        self._fail_running(told)
+        self._generator = self._make()
         mx.clear_cache()
+
+
+def _segments(row: Row) -> list[list[int]]:
+    """Return what is left of *row* to read, cut at its marks."""
+    cuts = [at for at, _ in row.marks if row.cached < at < len(row.ids)]
+    edges = [row.cached, *cuts, len(row.ids)]
+    return [list(row.ids[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    said = f"{type(error).__name__} {error}".lower()
+    return isinstance(error, MemoryError) or any(sign in said for sign in _NO_MEMORY)
 
 
 def _fail(row: Row, message: str, cause: Exception | None) -> None:
@@ -199,9 +364,9 @@ def _fail(row: Row, message: str, cause: Exception | None) -> None:
     row.fail(EngineError(message))
 
 
-def chunk_size(tokens: float) -> int:
+def chunk_size(tokens: float, least: int = _LEAST_CHUNK) -> int:
     """Return the largest power of two up to *tokens*, within the useful range."""
-    size = _LEAST_CHUNK
-    while size * 2 <= min(tokens, _WHOLE_CHUNK):
+    size = least
+    while size * 2 <= min(tokens, WHOLE_CHUNK):
         size *= 2
     return size

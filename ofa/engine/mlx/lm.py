@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError
 from .blas import load_blas
+from .memory import KvShape, available_bytes
 from .vocabulary import Tokenizer
 
 if TYPE_CHECKING:
@@ -49,21 +50,27 @@ class Generator(Protocol):
 
     prefill_step_size: int
 
-    def insert(
+    def insert_segments(
         self,
-        prompts: list[list[int]],
+        segments: list[list[list[int]]],
         max_tokens: list[int],
-        *,
+        caches: list[Any],
+        all_tokens: list[list[int]],
         samplers: list[Any],
         logits_processors: list[list[Any]],
     ) -> list[int]:
-        """Put prompts in line; return their uids."""
+        """Put prompts in line, each behind what its cache holds; return their uids."""
 
     def next(self) -> tuple[list[Any], list[Any]]:
         """Return the progress of prompts, and one token a running row."""
 
-    def remove(self, uids: list[int]) -> object:
-        """Take rows out, wherever they are."""
+    def extract_cache(self, uids: list[int]) -> dict[int, tuple[list[Any], list[int]]]:
+        """Return a copy of rows' caches, and the tokens that are in them."""
+
+    def remove(
+        self, uids: list[int], return_prompt_caches: bool = False
+    ) -> dict[int, tuple[list[Any], list[int]]]:
+        """Take rows out, wherever they are; return what `extract_cache` does, if so."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +238,7 @@ def _fits_as_float32(model: Model) -> bool:
     from mlx_lm.utils import get_total_parameters
 
     wanted = 4 * int(get_total_parameters(model))
-    free = _available_bytes()
+    free = available_bytes()
     if wanted > 0.9 * free:
         log.warning(
             "the model needs %.1f GB as float32 and %.1f GB are free: it stays as it "
@@ -240,15 +247,6 @@ def _fits_as_float32(model: Model) -> bool:
             free / 1e9,
         )
     return wanted <= 0.9 * free
-
-
-def _available_bytes() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        found = next(line for line in lines if line.startswith("MemAvailable:"))
-        return int(found.split()[1]) * 1024
-    except (OSError, StopIteration):
-        return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
 
 
 def _numbers(model: Any) -> str:  # noqa: ANN401 - an mlx module
@@ -299,6 +297,46 @@ def read_prompt(model: Model, tokens: int) -> float:
     # Only the caches: no logits are wanted before a prompt's end.
     mx.eval([layer.state for layer in cache])
     return time.perf_counter() - start
+
+
+def kv_shape(model: Model, config: Mapping[str, Any]) -> KvShape:
+    """Return what *model*'s caches take, as one token in them shows."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+
+    cache = make_prompt_cache(model)
+    model(mx.array([[0]]), cache=cache)
+    per_token = 0
+    windows: dict[int, int] = {}
+    for layer in cache:
+        keys = getattr(layer, "keys", None)
+        rows = int(keys.shape[2]) if keys is not None else 1
+        size = int(layer.nbytes) // rows
+        window = getattr(layer, "max_size", None)
+        if window:
+            windows[int(window)] = windows.get(int(window), 0) + size
+        else:
+            per_token += size
+    # On a CPU attention is not fused: one layer's scores exist in full, in float32.
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    heads = _text_config(config).get("num_attention_heads", 0) if on_cpu else 0
+    return KvShape(per_token, tuple(sorted(windows.items())), 4 * int(heads))
+
+
+def free_bytes() -> int:
+    """Return how many bytes of memory are free for caches on the device in use."""
+    import mlx.core as mx
+
+    if mx.default_device() == mx.Device(mx.cpu):
+        return available_bytes()
+    info = mx.device_info()
+    most = info.get("max_recommended_working_set_size") or info.get("memory_size", 0)
+    return max(0, int(most) - mx.get_active_memory())
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = config.get("text_config")
+    return text if isinstance(text, dict) else config
 
 
 def count_logits(model: Model) -> int:

@@ -2,92 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ...chat import End, Event, FinishReason, Text, Thought, Usage
+from ...chat import End, Event, FinishReason, Logprob, Text, Thought, Usage
 from ..text import Channels, StopStrings
-from .rows import Finish, Row
-from .scheduler import Scheduler
-from .vocabulary import Decoder
+from .rows import Mailbox, Row, Sampled
+from .vocabulary import Decoder, Vocabulary
+
+_NEVER_LOGPROB = -9999.0  # OpenAI's number for a token that was ruled out
 
 
-class MlxReply:
+@dataclass
+class Writer:
     """
-    A row that starts when it is read; see `Reply`.
+    Turns the tokens of one choice into pieces of text.
 
     Stop strings are looked for in the answer only: in a model's reasoning a client's
     stop would end it before it has said anything.
     """
 
+    decoder: Decoder
+    channels: Channels
+    stops: StopStrings
+    vocabulary: Vocabulary
+    index: int = 0
+    sampled: int = 0
+    reasoning: int = 0
+    text: list[str] = field(default_factory=list)  # of the answer, for the next turn
+    ended: bool = False
+    _logprobs: list[Logprob] = field(default_factory=list)
+
+    def feed(self, sampled: Sampled) -> Iterator[Text | Thought]:
+        """Yield what a token makes visible, and at the end all that was held back."""
+        self.sampled += 1
+        self.reasoning += self.channels.thinking
+        if sampled.finish != "stop":  # an end token is no text
+            if sampled.logprob is not None and not self.channels.thinking:
+                self._logprobs.append(self._likely(sampled, sampled.logprob))
+            yield from self._visible(
+                self.channels.feed(self.decoder.feed(sampled.token))
+            )
+        if sampled.finish:
+            yield from self._visible(self.channels.flush())
+            rest = self.stops.flush()
+            if rest or self._logprobs:
+                yield self._piece(rest)
+
+    def _visible(self, pieces: Sequence[Text | Thought]) -> Iterator[Text | Thought]:
+        for piece in pieces:
+            if self.stops.done:
+                return
+            if isinstance(piece, Thought):
+                yield Thought(piece.text, self.index)
+            elif text := self.stops.feed(piece.text):
+                yield self._piece(text)
+
+    def _piece(self, text: str) -> Text:
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        self.text.append(text)
+        return Text(text, self.index, logprobs)
+
+    def _likely(self, sampled: Sampled, logprob: float) -> Logprob:
+        raw = self.vocabulary.raw(sampled.token)
+        top = tuple(
+            Logprob(_text(other), max(value, _NEVER_LOGPROB), other)
+            for token, value in sampled.top
+            for other in (self.vocabulary.raw(token),)
+        )
+        return Logprob(_text(raw), max(logprob, _NEVER_LOGPROB), raw, top)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+class MlxReply:
+    """
+    Rows that start when they are read; see `Reply`.
+
+    *submit* sends a row to the engine's thread; *finished* gets the answer of a chat
+    with one choice once it is complete, for what a next turn will begin with.
+    """
+
     def __init__(
         self,
-        row: Row,
-        scheduler: Scheduler,
+        rows: Sequence[Row],
+        writers: Sequence[Writer],
         *,
-        decoder: Decoder,
-        channels: Channels,
-        stops: StopStrings,
+        submit: Callable[[Row], None],
+        finished: Callable[[str], None],
+        told: Mapping[str, str],
     ) -> None:
-        self._row = row
-        self._scheduler = scheduler
-        self._decoder = decoder
-        self._channels = channels
-        self._stops = stops
-        self._sampled = 0
-        self._reasoning = 0
+        self._rows = rows
+        self._writers = writers
+        self._submit = submit
+        self._finished = finished
+        self._told = told
+        self._mailbox: Mailbox = rows[0].mailbox
 
     @property
     def told(self) -> Mapping[str, str]:
-        """Nothing yet."""
-        return {}
+        """How much of the prompt is at hand already."""
+        return self._told
 
     def __iter__(self) -> Iterator[Event]:
-        """Yield the answer's events; starts the work."""
-        self._scheduler.submit(self._row)
+        """Yield the events of all choices; starts the work."""
+        for row in self._rows:
+            self._submit(row)
+        whole = False
         try:
-            for token, finish in self._row:
-                yield from self._read(token, finish)
-                if self._stops.done:
-                    finish = "stop"
+            left = len(self._rows)
+            for sampled in self._mailbox.read():
+                writer = self._writers[sampled.index]
+                if writer.ended:
+                    continue
+                yield from writer.feed(sampled)
+                finish = "stop" if writer.stops.done else sampled.finish
                 if finish:
-                    # The batch may be at work on more: out with it, then tell.
-                    self.close()
-                    yield self._end(finish)
-                    return
+                    writer.ended = True
+                    left -= 1
+                    whole = not left
+                    yield self._end(finish, writer.index, last=whole)
+                    if whole:
+                        return
         finally:
             self.close()
+            if whole and len(self._writers) == 1:
+                self._finished("".join(self._writers[0].text))
 
     def close(self) -> None:
         """Stop the work at the engine's next step; the reader comes back at once."""
-        self._row.cancel()
+        self._mailbox.cancel()
 
-    def _read(self, token: int, finish: Finish) -> Iterator[Text | Thought]:
-        """Yield what *token* makes visible, and at the end all that was held back."""
-        self._sampled += 1
-        self._reasoning += self._channels.thinking
-        if finish != "stop":  # an end token is no text
-            yield from self._visible(self._channels.feed(self._decoder.feed(token)))
-        if finish:
-            yield from self._visible(self._channels.flush())
-            rest = self._stops.flush()
-            if rest:
-                yield Text(rest)
-
-    def _visible(self, pieces: list[Text | Thought]) -> Iterator[Text | Thought]:
-        for piece in pieces:
-            if self._stops.done:
-                return
-            if isinstance(piece, Text):
-                piece = Text(self._stops.feed(piece.text))
-            if piece.text:
-                yield piece
-
-    def _end(self, reason: FinishReason) -> End:
-        return End(
-            reason,
-            Usage(
-                prompt_tokens=len(self._row.ids),
-                completion_tokens=self._sampled,
-                reasoning_tokens=self._reasoning,
-            ),
+    def _end(self, reason: FinishReason, index: int, *, last: bool) -> End:
+        if not last:
+            self._rows[index].over = True
+            return End(reason, None, index, last=False)
+        # The batch may be at work on more: out with it, then tell.
+        self.close()
+        usage = Usage(
+            prompt_tokens=len(self._rows[0].ids),
+            completion_tokens=sum(writer.sampled for writer in self._writers),
+            cached_tokens=self._rows[0].cached,
+            reasoning_tokens=sum(writer.reasoning for writer in self._writers),
         )
+        return End(reason, usage, index)

@@ -2,52 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...chat import Sampling
 from ...errors import Cancelled, OfaError
+from .prefix import Kind
+from .template import Prompt
+
+if TYPE_CHECKING:
+    from .sampling import Step
 
 Finish = Literal["", "stop", "length"]
 
+# Beginnings that differ by less are not worth a copy each.
+_LEAST_BETWEEN = 32
 
-class Row:
-    """
-    A prompt on its way through a batch, and the mailbox its tokens come back in.
 
-    The engine's thread calls `put` and `fail`; the reader iterates; anyone cancels.
-    """
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token that was drawn for a row; *finish* is set with the row's last."""
 
-    def __init__(
-        self, ids: tuple[int, ...], *, max_tokens: int, sampling: Sampling
-    ) -> None:
-        self.ids = ids
-        self.max_tokens = max_tokens
-        self.sampling = sampling
+    index: int
+    token: int
+    finish: Finish
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # likeliest (token, logprob), best first
+
+
+class Mailbox:
+    """Where the tokens of a request's rows arrive; anyone may cancel it."""
+
+    def __init__(self) -> None:
         self.cancelled = False
-        self._mailbox: SimpleQueue[tuple[int, Finish] | OfaError] = SimpleQueue()
+        self._items: SimpleQueue[Sampled | OfaError] = SimpleQueue()
 
-    def put(self, token: int, finish: Finish) -> None:
-        """Hand over one sampled token; *finish* is set with the last."""
-        self._mailbox.put((token, finish))
-
-    def fail(self, error: OfaError) -> None:
-        """End the row with *error*."""
-        self._mailbox.put(error)
+    def put(self, item: Sampled | OfaError) -> None:
+        """Hand *item* to the reader."""
+        self._items.put(item)
 
     def cancel(self) -> None:
-        """Have the row taken out at the engine's next step, its reader at once."""
+        """Have the rows taken out at the engine's next step, their reader at once."""
         self.cancelled = True
-        self._mailbox.put(Cancelled("the request was cancelled"))
+        self._items.put(Cancelled("the request was cancelled"))
 
-    def __iter__(self) -> Iterator[tuple[int, Finish]]:
+    def read(self) -> Iterator[Sampled]:
+        """Yield what arrives, without an end; raise what ends the request early."""
         while True:
-            item = self._mailbox.get()
+            item = self._items.get()
             if self.cancelled:
                 raise Cancelled("the request was cancelled")
             if isinstance(item, OfaError):
                 raise item
             yield item
-            if item[1]:
-                return
+
+
+@dataclass(eq=False)
+class Row:
+    """
+    A prompt on its way through a batch; one of those that a request has.
+
+    *marks* are the places in *ids* where a copy of the caches is worth keeping.
+    A *warm* row has no reader: it is read up to its last mark and then gone.
+    """
+
+    ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    marks: tuple[tuple[int, Kind], ...] = ()
+    owner: str = ""
+    priority: int = 0
+    index: int = 0
+    logprobs: int | None = None  # how many alternatives are told; None: nothing
+    mask: Step | None = None  # what holds the answer to a grammar
+    warm: bool = False
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    cached: int = 0  # of *ids*, taken from an earlier request
+    over: bool = False  # its reader has found a stop string
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.over or self.mailbox.cancelled
+
+    @property
+    def length(self) -> int:
+        """The most tokens it can have, prompt and answer."""
+        return len(self.ids) + self.max_tokens
+
+    def fail(self, error: OfaError) -> None:
+        """End the row, and the request with it."""
+        self.mailbox.put(error)
+
+
+def marks_of(prompt: Prompt, *, rewinds: bool) -> tuple[tuple[int, Kind], ...]:
+    """
+    Return where later prompts may part from *prompt*, and what stands before.
+
+    At least one token stays behind the last one: an engine has to read something.
+    Where caches can be cut back at any place (*rewinds*), one copy serves for all.
+    """
+    last = min(prompt.stable, len(prompt.ids) - 1)
+    wanted: list[tuple[int, Kind]] = [(last, "prompt")]
+    if not rewinds:
+        near = max(prompt.system, 0) + _LEAST_BETWEEN, last - _LEAST_BETWEEN
+        if near[0] <= prompt.history <= near[1]:
+            wanted.insert(0, (prompt.history, "history"))
+        if 0 < prompt.system < last:
+            wanted.insert(0, (prompt.system, "system"))
+    return tuple((at, kind) for at, kind in wanted if at > 0)
+
+
+def warm_row(ids: Sequence[int], owner: str, kind: Kind) -> Row:
+    """Return a row that has *ids* read and kept, and nothing answered."""
+    return Row(
+        (*ids, ids[-1]),
+        max_tokens=1,
+        sampling=Sampling(temperature=0.0),
+        marks=((len(ids), kind),),
+        owner=owner,
+        warm=True,
+    )

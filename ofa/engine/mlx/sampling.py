@@ -58,8 +58,12 @@ class Samplers:
         self._size = vocabulary_size
         self._shared = lru_cache(maxsize=256)(self._make)
 
-    def pick(self, sampling: Sampling) -> Trap:
-        """Return the sampler for *sampling*: shared, or a row's own if it is seeded."""
+    def pick(self, sampling: Sampling, index: int = 0) -> Trap:
+        """
+        Return the sampler for *sampling*: shared, or a row's own if it is seeded.
+
+        *index* tells the choices of one seeded request apart.
+        """
         temperature = sampling.temperature or 0.0
         if temperature < _COLDEST:
             return self._shared(0.0, 0, 1.0, 0.0)
@@ -72,7 +76,7 @@ class Samplers:
         )
         if sampling.seed is None:
             return self._shared(*cuts)
-        return Trap(_Seeded(sampling.seed, _draw(*cuts)), _greedy)
+        return Trap(_Seeded(sampling.seed + index, _draw(*cuts)), _greedy)
 
     def _make(self, temperature: float, top_k: int, top_p: float, min_p: float) -> Trap:
         if not temperature:
@@ -151,6 +155,29 @@ def make_processors(sampling: Sampling, *, prompt: int, size: int) -> list[Trap]
         ),
     )
     return [Trap(step, lambda _, logits: logits) for step in steps if step]
+
+
+def likeliest(
+    logprobs: mx.array, token: int, count: int
+) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """
+    Return the logprob of *token*, and the *count* likeliest tokens with theirs.
+
+    Chosen on the device: a whole vocabulary of numbers never becomes Python's.
+    """
+    import mlx.core as mx
+
+    count = min(count, logprobs.shape[-1])
+    if not count:
+        return float(logprobs[token].item()), ()  # type: ignore[arg-type]  # real
+    best = mx.argpartition(-logprobs, kth=count - 1)[:count]
+    values = mx.take(logprobs, mx.concatenate([mx.array([token], best.dtype), best]))
+    mx.eval(best, values)
+    ids: list[int] = best.tolist()  # type: ignore[assignment]  # of one dimension
+    numbers: list[float] = values.tolist()  # type: ignore[assignment]  # likewise
+    own, *others = numbers
+    top = zip(ids, others, strict=True)
+    return own, tuple(sorted(top, key=lambda pair: -pair[1]))
 
 
 def check_bias(sampling: Sampling, size: int) -> None:

@@ -3,46 +3,60 @@ The thread that owns all of MLX: stream, model, batch generator, caches, keys.
 
 MLX binds arrays that are not evaluated yet to the thread that made them, and two
 models at once corrupt each other on Metal. So everything is made, used and dropped
-on one thread; others hand it rows and read their mailboxes. It does no tokenising and
-no text, and nothing a request does can end it.
+on one thread, and one model is resident at a time; others hand it rows and read their
+mailboxes. It does no tokenising and no text, and nothing a request does can end it.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Literal
 
 from ...errors import ConfigError, EngineError, OfaError, ShuttingDown
-from ..text import Markers
 from .batch import Batch, Speed
-from .lm import Loaded, Loader, context_of, count_logits, one_line, read_prompt
+from .lm import Loaded, Loader, one_line
+from .ready import Ready, Wish, prepare, warm_up
 from .rows import Row
-from .template import Prompts
-from .vocabulary import Vocabulary
 
-_WARM_UP_S = 2.0
+# Of rows for another model than the resident one: from then on they go first.
+_PATIENCE_S = 10.0
 
 log = logging.getLogger("ofa.engine.mlx")
 
 
-@dataclass(frozen=True)
-class Ready:
-    """What is known of a loaded model and usable from every thread."""
+class Weights:
+    """
+    One configured model: how it is loaded, and what is known of it since.
 
-    prompts: Prompts
-    vocabulary: Vocabulary
-    thinking: Markers | None  # where the model has tokens for them
-    silent: frozenset[int]  # control tokens that no reader of the text has a use for
-    ends: frozenset[int]
-    context_tokens: int
-    logits: int  # how many token ids the model tells apart
-    kind: str  # the model's type and numbers, for people
+    Written by the engine's thread alone; read by all.
+    """
+
+    def __init__(self, name: str, load: Loader, wish: Wish | None = None) -> None:
+        self.name = name
+        self.load = load
+        self.wish = wish or Wish()
+        self.speed = Speed()
+        self.settled = threading.Event()  # loaded once, or known not to load
+        self.ready: Ready | None = None  # stays when the weights go
+        self.failure: OfaError | None = None
+        self.state: Literal["unloaded", "loading", "resident"] = "unloaded"
+        # Rows, and since when; None stands for one that can't be made before loading.
+        self.waiting: deque[tuple[Row | None, float]] = deque()
+
+    def fail_waiting(self, error: OfaError) -> None:
+        """End all rows that wait for this model with *error*."""
+        while self.waiting:
+            row, _ = self.waiting.popleft()
+            if row is not None:
+                row.fail(error)
 
 
 class Scheduler:
@@ -50,23 +64,36 @@ class Scheduler:
     Runs rows in one batch on its own thread, from loading to `close`.
 
     *rows* answers are generated at once, others wait in line. While one is generated,
-    prompts are read in pieces of at most *prefill_step* tokens between its tokens.
+    prompts are read in pieces of at most *prefill_step* tokens between its tokens. The
+    first of *models* is loaded at once, unless *lazy*; after *unload_s* without work
+    the resident one is dropped (0: never).
     """
 
-    def __init__(self, load: Loader, *, rows: int, prefill_step: int) -> None:
-        self._load = load
+    def __init__(
+        self,
+        models: Sequence[Weights],
+        *,
+        rows: int,
+        prefill_step: int,
+        lazy: bool = False,
+        unload_s: float = 0.0,
+        make_batch: Callable[..., Batch] = Batch,
+    ) -> None:
+        self.models = {weights.name: weights for weights in models}
+        self._first = models[0]
         self._rows = rows
         self._prefill_step = prefill_step
-        self._inbox: SimpleQueue[Row | None] = SimpleQueue()
+        self._lazy = lazy
+        self._unload_s = unload_s
+        self._make_batch = make_batch
+        self._inbox: SimpleQueue[tuple[Weights, Row | None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._open = True
         self._last_step = time.monotonic()
+        self._stepping = False
         self._faults: deque[float] = deque(maxlen=8)  # when steps failed
-        self.speed = Speed()
+        self._resident: tuple[Weights, Batch] | None = None
         self.running = 0  # rows in the batch or in line for it
-        self.settled = threading.Event()  # loaded, or known not to load
-        self.ready: Ready | None = None
-        self.failure: OfaError | None = None
         self._thread = threading.Thread(target=self._run, name="ofa-mlx", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # while the interpreter can still let it end
@@ -77,21 +104,25 @@ class Scheduler:
         return self._open
 
     def stalled_s(self) -> float:
-        """Return for how long the step under way has lasted; 0 when idle."""
-        return time.monotonic() - self._last_step if self.running else 0.0
+        """Return for how long the step under way has lasted; 0 between steps."""
+        return time.monotonic() - self._last_step if self._stepping else 0.0
 
     def faults(self, within_s: float) -> int:
         """Return how many steps failed in the last *within_s* seconds."""
         now = time.monotonic()
         return sum(now - at < within_s for at in tuple(self._faults))
 
-    def submit(self, row: Row) -> None:
+    def call(self, weights: Weights) -> None:
+        """Have *weights* loaded, if they are not, without a row for them."""
+        self._inbox.put((weights, None))
+
+    def submit(self, weights: Weights, row: Row) -> None:
         """Have *row* answered; its tokens, or an error, come to its mailbox."""
         with self._lock:
             if self._open:
-                self._inbox.put(row)
+                self._inbox.put((weights, row))
                 return
-        row.fail(self.failure or _stopped())
+        row.fail(weights.failure or _stopped())
 
     def close(self, wait_s: float = 5.0) -> None:
         """End all rows with an error and the thread with them; wait for it."""
@@ -104,84 +135,173 @@ class Scheduler:
             if not self._thread.is_alive():
                 _await_gone(self._thread, wait_s)
 
-    def _run(self) -> None:
-        try:
-            loaded = self._settle()
-            if loaded is not None and self.ready is not None:
-                self._serve(self._make_batch(loaded, self.ready))
-        except Exception as error:  # noqa: BLE001 - the thread's outermost handler
-            self._fail(EngineError("the engine stopped; restart ofa"), error)
-        finally:  # whatever happened, nobody is left waiting
-            self._turn_away()
-
-    def _settle(self) -> Loaded | None:
-        """Load the model and tell everyone how that went."""
-        try:
-            loaded = self._load()
-            ready = _prepare(loaded)
-            _warm_up(loaded, self.speed)
-            self.ready = ready
-            log.info(
-                "the model is ready: %s, reads %.0f tokens/s",
-                ready.kind,
-                self.speed.per_s,
-            )
-            return loaded
-        except OfaError as error:
-            self._fail(error, error.__cause__)
-        except Exception as error:  # noqa: BLE001 - a folder may be broken in any way
-            message = f"the model can't be loaded: {one_line(error)}"
-            self._fail(ConfigError(message), error)
-        finally:
-            self.settled.set()
-        return None
-
-    def _fail(self, failure: OfaError, cause: BaseException | None) -> None:
-        self.failure = failure
-        log.error("%s", failure)
-        log.debug("the cause", exc_info=cause)
-
-    def _make_batch(self, loaded: Loaded, ready: Ready) -> Batch:
-        return Batch(
-            loaded.model,
-            ends=ready.ends,
-            logits=ready.logits,
-            rows=self._rows,
-            prefill_step=self._prefill_step,
-            speed=self.speed,
-            faults=self._faults,
-        )
-
-    def _serve(self, batch: Batch) -> None:
-        try:
-            while self._open:
-                for row in self._arrivals(wait=not batch):
-                    batch.admit(row)
-                self.running = len(batch)
-                self._last_step = time.monotonic()
-                batch.step()
-                self.running = len(batch)
-        finally:
-            self.running = 0
-            batch.fail_all(_stopped())
-
-    def _arrivals(self, *, wait: bool) -> list[Row]:
-        """Return the rows that came in; with *wait*, once there is one or it closes."""
-        rows: list[Row] = []
-        try:
-            while True:
-                row = self._inbox.get(block=wait)
-                wait = False
-                if row is not None:
-                    rows.append(row)
-        except Empty:
-            return rows
-
-    def _turn_away(self) -> None:
+    def fail_all(self, error: OfaError) -> None:
+        """Tell every reader *error*, from any thread: the engine's own is stuck."""
         with self._lock:
             self._open = False
-        for row in self._arrivals(wait=False):
-            row.fail(self.failure or _stopped())
+        if self._resident is not None:
+            self._resident[1].fail_all(error)
+        self._turn_away(error)
+
+    def _run(self) -> None:
+        try:
+            if not self._lazy:
+                self._bring(self._first)
+            while self._open:
+                self._take_arrivals()
+                self._choose_model()
+                self._step()
+        except Exception as error:
+            self._first.failure = EngineError("the engine stopped; restart ofa")
+            log.error("the engine's thread ended", exc_info=error)
+        finally:  # whatever happened, nobody is left waiting
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._open = False
+        if self._resident is not None:
+            self._resident[1].fail_all(_stopped())
+        self.running = 0
+        self._turn_away(self._first.failure or _stopped())
+        for weights in self.models.values():
+            weights.settled.set()
+
+    # -- which model ---------------------------------------------------------------
+
+    def _choose_model(self) -> None:
+        """Make the model resident whose rows have waited longest, if it is time."""
+        batch = self._resident[1] if self._resident else None
+        waiting = [w for w in self.models.values() if w.waiting]
+        if not waiting or (batch is not None and batch.rows):
+            return
+        oldest = min(waiting, key=lambda weights: weights.waiting[0][1])
+        if self._resident is None or self._resident[0] is not oldest:
+            self._bring(oldest)
+        self._admit_waiting(oldest)
+
+    def _bring(self, weights: Weights) -> None:
+        """Load *weights* in place of what is resident; tell all how it went."""
+        self._drop_resident()
+        weights.state, failure = "loading", None
+        try:
+            loaded = weights.load()
+            if weights.ready is None:
+                weights.ready = prepare(loaded, weights.wish)
+            self._settle(weights, weights.ready, loaded)
+            return
+        except OfaError as error:
+            failure = error
+            log.debug("the cause", exc_info=error.__cause__)
+        except Exception as error:
+            failure = ConfigError(f"the model can't be loaded: {one_line(error)}")
+            log.debug("the cause", exc_info=error)
+        log.error("%s", failure)
+        weights.failure, weights.state = failure, "unloaded"
+        weights.settled.set()
+        weights.fail_waiting(failure)
+
+    def _settle(self, weights: Weights, ready: Ready, loaded: Loaded) -> None:
+        if not weights.speed.per_s:
+            warm_up(loaded, weights.speed)
+        batch = self._make_batch(
+            loaded.model,
+            ready,
+            rows=self._rows,
+            prefill_step=self._prefill_step,
+            speed=weights.speed,
+            faults=self._faults,
+        )
+        self._resident = (weights, batch)
+        weights.state, weights.failure = "resident", None
+        weights.settled.set()
+        log.info(
+            "the model is ready: %s, reads %.0f tokens/s",
+            ready.kind,
+            weights.speed.per_s,
+        )
+        self._admit_waiting(weights)
+
+    def _drop_resident(self) -> None:
+        """Free the resident model, and what is kept of its prompts in memory."""
+        if self._resident is None:
+            return
+        import mlx.core as mx
+
+        weights, batch = self._resident
+        batch.fail_all(_stopped())
+        self._resident = None
+        weights.state = "unloaded"
+        if weights.ready is not None:
+            weights.ready.store.clear()
+        del batch
+        gc.collect()  # models hold cycles; their weights are what is to go
+        mx.clear_cache()
+        log.info("the model %s is unloaded", weights.name)
+
+    # -- rows ----------------------------------------------------------------------
+
+    def _step(self) -> None:
+        if self._resident is None:
+            return
+        batch = self._resident[1]
+        self.running = batch.rows
+        self._last_step = time.monotonic()
+        self._stepping = batch.busy
+        batch.step()
+        self._stepping = False
+        self.running = batch.rows
+
+    def _take_arrivals(self) -> None:
+        """Sort in what came; with nothing to do, wait for it."""
+        batch = self._resident[1] if self._resident else None
+        idle = not (batch and batch.busy)
+        try:
+            while True:
+                wait_s = self._unload_s if idle and batch and self._unload_s else None
+                item = self._inbox.get(idle, wait_s)
+                idle = False
+                if item is not None:
+                    self._sort_in(*item)
+        except Empty:
+            if idle:  # nothing came for so long
+                self._drop_resident()
+
+    def _sort_in(self, weights: Weights, row: Row | None) -> None:
+        is_here = self._resident is not None and self._resident[0] is weights
+        if row is None and (is_here or weights.ready is not None):
+            return
+        if row is not None and row.warm and not is_here:
+            return  # no reason to load anything
+        if is_here and row is not None and not self._others_wait(weights):
+            self._resident[1].admit(row)  # type: ignore[index]  # is_here says so
+        else:
+            weights.waiting.append((row, time.monotonic()))
+
+    def _admit_waiting(self, weights: Weights) -> None:
+        if self._resident is None or self._resident[0] is not weights:
+            return
+        while weights.waiting:
+            row, _ = weights.waiting.popleft()
+            if row is not None:
+                self._resident[1].admit(row)
+
+    def _others_wait(self, weights: Weights) -> bool:
+        """Tell whether rows for another model have waited for too long by now."""
+        others = (w for w in self.models.values() if w is not weights and w.waiting)
+        since = min((w.waiting[0][1] for w in others), default=time.monotonic())
+        return time.monotonic() - since > _PATIENCE_S
+
+    def _turn_away(self, error: OfaError) -> None:
+        try:
+            while True:
+                item = self._inbox.get_nowait()
+                if item is not None and item[1] is not None:
+                    item[1].fail(error)
+        except Empty:
+            pass
+        for weights in self.models.values():
+            weights.fail_waiting(weights.failure or error)
 
 
 def _await_gone(thread: threading.Thread, wait_s: float) -> None:
@@ -201,38 +321,3 @@ def _await_gone(thread: threading.Thread, wait_s: float) -> None:
 
 def _stopped() -> ShuttingDown:
     return ShuttingDown("the engine stopped before the answer was complete")
-
-
-def _prepare(loaded: Loaded) -> Ready:
-    vocabulary = Vocabulary(loaded.tokenizer)
-    prompts = Prompts(loaded.tokenizer, vocabulary)
-    family, ids = prompts.family, vocabulary.ids
-    marks = family.thinking
-    return Ready(
-        prompts=prompts,
-        vocabulary=vocabulary,
-        # "<think>" in plain letters is no thought of a model that has no such token.
-        thinking=marks if marks and {marks.open, marks.close} <= ids.keys() else None,
-        silent=frozenset(
-            number
-            for token, number in vocabulary.control.items()
-            if token not in family.shown
-        ),
-        ends=loaded.ends | {ids[token] for token in family.ends},
-        context_tokens=context_of(loaded.config),
-        logits=count_logits(loaded.model),
-        kind=f"{loaded.config.get('model_type', 'unknown type')}, {loaded.numbers}",
-    )
-
-
-def _warm_up(loaded: Loaded, speed: Speed) -> None:
-    """
-    Read growing prompts for about two seconds, to know how fast that goes.
-
-    The first ones pay for kernels and buffers and are too short to count.
-    """
-    until = time.monotonic() + _WARM_UP_S
-    for tokens in (16, 32, 64, 128, 256, 512):
-        speed.add(tokens, read_prompt(loaded.model, tokens))
-        if speed.per_s and time.monotonic() > until:
-            return

@@ -16,11 +16,15 @@ neither be taken for the template's own markers nor trip its logic.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import secrets
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from os.path import commonprefix
 
 from ...chat import Message, ToolCall
 from ...errors import BadRequest, ConfigError
@@ -101,10 +105,19 @@ def find_family(vocabulary: Vocabulary) -> Family:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model reads, and whether it starts inside an opened thought."""
+    """
+    What the model reads, and whether it starts inside an opened thought.
+
+    The other numbers are tokens from the start, at which other prompts may part from
+    this one: behind the system text (0 without one), before the last user turn's
+    content, and up to where a later prompt repeats this one with the answer in it.
+    """
 
     ids: tuple[int, ...]
     thinking: bool = False
+    system: int = 0
+    history: int = 0
+    stable: int = 0
 
 
 class Prompts:
@@ -125,8 +138,7 @@ class Prompts:
     def render(self, messages: Sequence[Message], *, thinking: bool = False) -> Prompt:
         """Return the prompt for the assistant's next turn after *messages*."""
         turns = fold(messages, takes_system=self._takes_system)
-        text = self._fill(turns, thinking)
-        parts = self._stand_ins.split(text)
+        parts = self._stand_ins.split(self._fill(turns, thinking))
         order = [int(number) for number in parts[1::2]]
         wanted = [n for n, (_, said) in enumerate(turns) if said.strip()]
         if sorted(order) != wanted:
@@ -135,16 +147,60 @@ class Prompts:
                 "exactly once; send fewer roles or use another model",
                 param="messages",
             )
-        whole = "".join(
+        pieces = [
             turns[int(part)][1].strip() if n % 2 else self._vocabulary.mark(part)
             for n, part in enumerate(parts)
-        )
-        ids = self._start(self._vocabulary.encode(whole))
+        ]
+        encoded, spans = self._vocabulary.encode_spans("".join(pieces))
+        ids = self._start(encoded)
+        shift = len(ids) - len(encoded)
+        cuts = [
+            max(0, _tokens_before(at, spans) + shift) if at else 0
+            for at in self._cuts(messages, turns, order, pieces, thinking)
+        ]
         marks = self.family.thinking
         return Prompt(
             tuple(ids),
-            thinking=marks is not None and parts[-1].rstrip().endswith(marks.open),
+            marks is not None and parts[-1].rstrip().endswith(marks.open),
+            *cuts,
         )
+
+    def _cuts(
+        self,
+        messages: Sequence[Message],
+        turns: Sequence[tuple[str, str]],
+        order: list[int],
+        pieces: list[str],
+        thinking: bool,
+    ) -> tuple[int, int, int]:
+        """Return system, history and stable of `Prompt`, in characters of *pieces*."""
+        starts: dict[int, int] = {}  # of each turn's content
+        at = 0
+        for n, piece in enumerate(pieces):
+            if n % 2:
+                starts[order[n // 2]] = at
+            at += len(piece)
+        system = _system_text(messages)
+        if not system:
+            behind_system = 0
+        elif turns[0][0] == "system":
+            behind_system = starts.get(1, 0)
+        else:  # it stands before the first user's own text
+            behind_system = starts.get(0, 0) + len(f"{system}\n\n".lstrip())
+        last = max((n for n, (role, _) in enumerate(turns) if role == "user"))
+        tail = pieces[-1]
+        stable = at - len(tail)
+        if turns[-1][0] == "user" and turns[-1][1].strip():
+            stable += len(commonprefix([tail, self._opening(thinking)]))
+        return behind_system, starts.get(last, 0), stable
+
+    @cache  # noqa: B019 - one of these a model, two entries each
+    def _opening(self, thinking: bool) -> str:
+        """Return what stands between a user's turn and the answer to it, marked, in a
+        conversation that went on: models may start an answer with more than that."""
+        turns = [("user", "a"), ("assistant", "b"), ("user", "c")]
+        parts = self._stand_ins.split(self._fill(turns, thinking))
+        return self._vocabulary.mark(parts[2]) if len(parts) > 2 else ""
 
     def _fill(self, turns: Sequence[tuple[str, str]], thinking: bool) -> str:
         from jinja2 import TemplateError
@@ -204,22 +260,26 @@ def fold(
 ) -> list[tuple[str, str]]:
     """Return (role, text) turns that any template bears: system once and first, then
     user and assistant by turns, user first; no text is lost."""
-    system: list[str] = []
+    messages = tuple(messages)
     turns: list[tuple[str, str]] = []
     names: dict[str, str] = {}
     for message in messages:
         names.update({call.id: call.name for call in message.calls})
-        if message.role == "system" and not turns:
-            system.append(message.text)
-        else:
+        if message.role != "system" or turns:
             _append(turns, *_plain(message, names))
     if not turns or turns[0][0] != "user":
         turns.insert(0, ("user", ""))
-    head = _joined(system)
+    head = _system_text(messages)
     if head and takes_system:
         return [("system", head), *turns]
     turns[0] = ("user", _joined((head, turns[0][1])))
     return turns
+
+
+def _system_text(messages: Sequence[Message]) -> str:
+    """Return the leading system texts of *messages* as one."""
+    leading = itertools.takewhile(lambda m: m.role == "system", messages)
+    return _joined(message.text for message in leading)
 
 
 def _append(turns: list[tuple[str, str]], role: str, text: str) -> None:
@@ -247,6 +307,14 @@ def _called(call: ToolCall) -> str:
 
 def _joined(texts: Iterable[str]) -> str:
     return "\n\n".join(text for text in texts if text)
+
+
+def _tokens_before(at: int, spans: Sequence[tuple[int, int]]) -> int:
+    """Return how many tokens end at character *at* or before it."""
+    count = bisect_left(spans, at, key=lambda span: span[0])
+    while count and spans[count - 1][1] > at:
+        count -= 1
+    return count
 
 
 def _adds_bos(tokenizer: Tokenizer) -> bool:

@@ -82,6 +82,7 @@ class Vocabulary:
         self._lengths = sorted({len(token) for token in self.control}, reverse=True)
         self._starts = _any_of(token[0] for token in self.control)
         self._tokens = _byte_table(plan)
+        self._names = {number: token for token, number in self.ids.items()}
         self._strips = _has(plan.get("decoder"), "Strip")
         self._tokenizer = tokenizer
         self._encoder = _renamed(plan, self._aliases)
@@ -89,8 +90,12 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of *text*; only what `mark` wrote becomes a control token."""
-        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.encode_spans(text)[0]
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of *text*, and where in it each starts and ends."""
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
     def _mark(self, text: str) -> str:
         """Return a template's own *text* with its control tokens put under alias."""
@@ -112,6 +117,12 @@ class Vocabulary:
             if token in self._aliases:
                 return token
         return ""
+
+    def raw(self, token: int) -> bytes:
+        """Return the bytes that *token* stands for; none for one without text."""
+        if self._tokens is not None:
+            return self._tokens[token] if token < len(self._tokens) else b""
+        return self._names.get(token, "").encode()
 
     def decoder(self, silent: frozenset[int] = frozenset()) -> Decoder:
         """Return a fresh decoder that shows nothing for the tokens in *silent*."""

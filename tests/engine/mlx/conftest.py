@@ -24,9 +24,11 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="session")
 def engines(folders):
     """One engine on each, for the tests that do not break theirs."""
-    from ofa.engine.mlx.engine import MlxEngine
+    from ofa.engine.mlx.engine import MlxEngine, Settings
 
-    made = {name: MlxEngine(folder, rows=8) for name, folder in folders.items()}
+    made = {
+        name: MlxEngine(folder, Settings(rows=8)) for name, folder in folders.items()
+    }
     for engine in made.values():
         engine.wait(100)
     yield made

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from ofa.chat import Chat, End, Image, Message, Sampling, Text, Usage, gather
 from ofa.engine.mlx import lm
 from ofa.engine.mlx.batch import chunk_size
-from ofa.engine.mlx.engine import MlxEngine
+from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.engine.text import Channels
 from ofa.errors import (
     BadRequest,
@@ -65,6 +66,12 @@ def asked_at_once(engine, questions, sampling):
         return list(pool.map(read, replies))
 
 
+def said(answer):
+    """Return what was said, and its end as if nothing had been read before."""
+    usage = replace(answer.end.usage, cached_tokens=0)
+    return answer.text + answer.thought, replace(answer.end, usage=usage)
+
+
 @pytest.fixture(scope="module")
 def reference(folders, engines):
     """What mlx-lm's own single-stream generation says, greedily."""
@@ -74,7 +81,7 @@ def reference(folders, engines):
 
     def generate(name, text):
         model, tokenizer = loaded[name]
-        ready = engines[name]._scheduler.ready
+        ready = engines[name].ready
         ids = ready.prompts.render([Message("user", text)]).ids
         tokenizer.eos_token_ids = set(ready.ends)
         steps = list(
@@ -97,15 +104,15 @@ def test_batch_equals_single_equals_mlx_lm(name, engines, reference):
     engine = engines[name]
     expected = []
     for text in QUESTIONS:
-        said, reason, prompt, sampled = reference(name, text)
-        expected.append((said, End(reason, Usage(prompt, sampled))))
+        text, reason, prompt, sampled = reference(name, text)
+        expected.append((text, End(reason, Usage(prompt, sampled))))
 
     alone = [asked(engine, text) for text in QUESTIONS]
     together = asked_at_once(engine, QUESTIONS, lambda _: GREEDY)
 
-    visible = [(answer.text + answer.thought, answer.end) for answer in alone]
+    visible = [said(answer) for answer in alone]
     assert [end for _, end in visible] == [end for _, end in expected]
-    assert together == alone
+    assert [said(answer) for answer in together] == visible
     if name == "gemma3":  # Gemma 4's markers are taken out of the text
         assert visible == expected
 
@@ -178,7 +185,7 @@ def test_R004_options_of_one_request_never_touch_the_other(engine, round_):
 def test_R005_no_answer_holds_anothers_words(engine):
     """Sixteen at once, each biased to a character of its own: nothing is mixed."""
     letters = "ABCDEFGHIJKLMNOP"
-    ids = [engine._scheduler.ready.vocabulary.ids[letter] for letter in letters]
+    ids = [engine.ready.vocabulary.ids[letter] for letter in letters]
 
     answers = asked_at_once(
         engine,
@@ -253,7 +260,7 @@ def test_first_token_is_the_end(engine):
     answer = asked(engine, "Hi", Sampling(temperature=0.0, logit_bias=((106, 100.0),)))
 
     assert answer.parts == ()
-    assert answer.end == End("stop", Usage(answer.end.usage.prompt_tokens, 1))
+    assert (answer.end.reason, answer.end.usage.completion_tokens) == ("stop", 1)
 
 
 @pytest.mark.parametrize("end", [1, 106, 50])
@@ -316,8 +323,8 @@ def test_top_k_beyond_the_vocabulary_is_no_cut(engine):
 
 def test_tokens_are_counted_exactly(engine):
     """What is counted for a budget is what the prompt will have."""
-    ids = engine._scheduler.ready.prompts.render([Message("user", "file 12")]).ids
-    empty = engine._scheduler.ready.prompts.render([Message("user", "")]).ids
+    ids = engine.ready.prompts.render([Message("user", "file 12")]).ids
+    empty = engine.ready.prompts.render([Message("user", "")]).ids
 
     assert engine.count_tokens("file 12") == len(ids) - len(empty)
 
@@ -402,7 +409,7 @@ def odd_engine(folder, act, **more):
             loaded.numbers,
         )
 
-    return MlxEngine(folder, load=load, **more)
+    return MlxEngine(folder, Settings(**more), load=load)
 
 
 def test_cancel_in_prefill_and_in_line(folders):
@@ -514,7 +521,7 @@ def test_loading_is_waited_for_only_so_long(folders):
         return lm.load(str(folders["gemma3"]))
 
     engine = MlxEngine(
-        folders["gemma3"], load=load, load_wait_s=0.05, context_tokens=256
+        folders["gemma3"], Settings(load_wait_s=0.05, context_tokens=256), load=load
     )
     try:
         assert engine.status().reason == "loading the model"
@@ -552,8 +559,8 @@ def test_R034_thinking_is_off_unless_asked_for(engines):
     engine = engines["gemma4"]
 
     def ending(thinking):
-        row = engine.reply(chat("2+2?", thinking=thinking))._row
-        return engine._scheduler.ready.prompts._tokenizer.decode(row.ids)
+        row = engine.reply(chat("2+2?", thinking=thinking))._rows[0]
+        return engine.ready.prompts._tokenizer.decode(row.ids)
 
     assert ending(None).endswith("<|turn>model\n<|channel>thought\n<channel|>")
     assert ending(True).endswith("<|turn>model\n")
@@ -561,7 +568,7 @@ def test_R034_thinking_is_off_unless_asked_for(engines):
 
 def test_R022_a_call_nobody_asked_for_is_text(engines):
     """Without tools in force a model's call comes out as it was written."""
-    ready = engines["gemma4"]._scheduler.ready
+    ready = engines["gemma4"].ready
     call = '<|tool_call>call:plot-mesh{code:<|"|>for(i){ a[i]={}; }<|"|>}<tool_call|>'
     decoder = ready.vocabulary.decoder(ready.silent)
     channels = Channels(ready.thinking)
@@ -574,11 +581,11 @@ def test_R022_a_call_nobody_asked_for_is_text(engines):
 
 def test_speed_is_learnt_from_prompts(engine):
     """What clients are told follows the prompts that were really read."""
-    before = list(engine._scheduler.speed._readings)
+    before = list(engine._weights.speed._readings)
 
     asked(engine, "file " * 200)
 
-    assert list(engine._scheduler.speed._readings) != before
+    assert list(engine._weights.speed._readings) != before
     assert engine.limits().prefill_per_s > 0
 
 

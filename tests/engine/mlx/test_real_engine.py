@@ -35,7 +35,7 @@ def run(n):
 threads = [threading.Thread(target=run, args=(n,)) for n in range(len(chats))]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-ids = [list(engine._scheduler.ready.prompts.render(c.messages).ids) for c in chats]
+ids = [list(engine.ready.prompts.render(c.messages).ids) for c in chats]
 engine.close()
 
 import mlx_lm
