@@ -161,8 +161,10 @@ class Answerer:
             m.text for m in chat.messages if m.role == "system" and m.text.strip()
         )
         how = self._settings.client_system
-        # An agent's rules live in its system text; without tools it has none to keep.
-        keep = how == "append" or (how == "auto" and bool(chat.tools))
+        # An agent's rules live in its system text, and so does what a program says of
+        # the JSON it wants; without either there is nothing to keep.
+        needed = bool(chat.tools) or chat.output is not None
+        keep = how == "append" or (how == "auto" and needed)
         return chat.with_system(f"{ours}\n\n{theirs}" if keep and theirs else ours)
 
     def _room(self, chat: Chat) -> int:

@@ -97,7 +97,7 @@ class ApiSection:
         "ignore", "fields nobody knows: told in x-ofa-ignored, or status 400"
     )
     client_system: Literal["auto", "replace", "append"] = key(
-        "auto", "the client's system text: kept when it sends tools, never, always"
+        "auto", "the client's system text: kept with tools or JSON, never, always"
     )
     default_max_tokens: int = key(
         0,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .answer import Answering, Caller
-from .chat import Answer, End, Event, Waiting, gather
+from .chat import Answer, End, Event, Waiting, gather_choices
 from .engine.base import Reply
 from .errors import Cancelled, OfaError
 from .modes import Modes
@@ -149,7 +149,7 @@ class Watched:
                 if clock() - last_s < limit_s:
                     continue
             last_s = clock()
-            if isinstance(event, End):
+            if isinstance(event, End) and event.last:
                 self._note_end(event)
             yield event
 
@@ -166,8 +166,8 @@ def internal_error(exc: BaseException) -> OfaError:
     return OfaError("internal error; the server's log says where")
 
 
-def _all(watched: Watched) -> Answer:
+def _all(watched: Watched) -> tuple[Answer, ...]:
     try:
-        return gather(watched)
+        return gather_choices(watched)
     finally:
         watched.close()

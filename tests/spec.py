@@ -16,10 +16,18 @@ SPEC = yaml.safe_load(
 
 def valid(value: object, schema: Mapping[str, Any] | str) -> None:
     """Raise unless *value* fits a schema, or the component of that name."""
+    _validator(schema).validate(value)
+
+
+def fits(value: object, schema: Mapping[str, Any] | str) -> bool:
+    """Return whether it does."""
+    return bool(_validator(schema).is_valid(value))
+
+
+def _validator(schema: Mapping[str, Any] | str) -> Draft202012Validator:
     if isinstance(schema, str):
         schema = {"$ref": f"#/components/schemas/{schema}"}
-    whole = {**schema, "components": SPEC["components"]}
-    Draft202012Validator(whole).validate(value)
+    return Draft202012Validator({**schema, "components": SPEC["components"]})
 
 
 def resolved(node: Any) -> Any:

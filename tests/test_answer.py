@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ofa.answer import Answerer, AnswerSettings, Caller, tools_off_reason
-from ofa.chat import Chat, Image, Message, Sampling, Tool, ToolChoice, gather
+from ofa.chat import Chat, Image, Message, Output, Sampling, Tool, ToolChoice, gather
 from ofa.engine.base import Limits
 from ofa.engine.queue import Queued
 from ofa.engine.scripted import ScriptedEngine
@@ -130,6 +130,15 @@ def test_client_system_goes_without_tools_and_stays_with_them(prompts):
 
     assert system(plain) == ["MODE hpc\n\nCOMMON"]
     assert system(agent) == ["TOOLS\n\nMODE hpc\n\nCOMMON\n\nAGENT RULES"]
+
+
+def test_client_system_stays_where_json_is_wanted(prompts):
+    """What a program says of the fields it wants stands there."""
+    chat = said(("system", "FIELDS"), ("user", "q"), output=Output())
+
+    _, _, seen = ask(prompts, chat, engine=ScriptedEngine(["{}"]))
+
+    assert system(seen) == ["MODE hpc\n\nCOMMON\n\nFIELDS"]
 
 
 @pytest.mark.parametrize(

@@ -570,7 +570,7 @@ def test_an_endpoint_that_is_not_served(echo):
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"n": 2}, "n"),
+        ({"n": 129}, "n"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"stream": "yes"}, "stream"),

@@ -5,7 +5,9 @@ import warnings
 
 import pytest
 
-from ofa.chat import Call, End, Text, Thought, ToolCall, Usage
+from ofa.chat import Call, End, Output, Text, Thought, ToolCall, Usage
+from ofa.engine.base import Limits
+from ofa.engine.scripted import ScriptedEngine
 from ofa.errors import ContextLengthExceeded, EngineError, NotReady, Overloaded
 
 from .web_fakes import KEY, FakeAnswerer, FakeReply, Refusing, Site, scripted
@@ -13,6 +15,7 @@ from .web_fakes import KEY, FakeAnswerer, FakeReply, Refusing, Site, scripted
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the client's own, at import
     openai = pytest.importorskip("openai")
+    from pydantic import BaseModel
 
 ASKED = {"model": "ofa-hpc", "messages": [{"role": "user", "content": "hi"}]}
 NOTE = {
@@ -133,6 +136,156 @@ def test_a_tool_loop(ask):
     history = answerer.chats[1].messages
     assert history[1].calls == (CALLS[0],)
     assert history[2].answers == "call_a"
+
+
+def playing(*answers, limits=None):
+    """Return an answerer in front of a scripted engine."""
+    engine = ScriptedEngine(answers, limits=limits)
+    return FakeAnswerer(engine.reply)
+
+
+def test_three_choices_whole(ask):
+    """Each is a choice of its own, in the order of their numbers."""
+    client = ask(playing("one", [{"text": "two"}, {"end": "length"}], "three"))
+
+    got = client.chat.completions.create(**ASKED, n=3)
+
+    assert [
+        (choice.index, choice.message.content, choice.finish_reason)
+        for choice in got.choices
+    ] == [(0, "one", "stop"), (1, "two", "length"), (2, "three", "stop")]
+    assert got.usage.completion_tokens == 3
+
+
+def test_three_choices_streamed(ask):
+    """The client's own accumulator puts each together, calls and counts included."""
+    steps = [{"call": {"name": "read_note", "arguments": {"path": "a"}}}]
+    client = ask(playing([{"text": "one "}, {"text": "more"}], steps, "three"))
+
+    with client.chat.completions.stream(
+        **ASKED, n=3, tools=[NOTE], stream_options={"include_usage": True}
+    ) as stream:
+        got = stream.get_final_completion()
+
+    choices = sorted(got.choices, key=lambda choice: choice.index)
+    assert [choice.message.content for choice in choices] == ["one more", "", "three"]
+    assert [choice.message.role for choice in choices] == ["assistant"] * 3
+    assert [choice.finish_reason for choice in choices] == [
+        "stop",
+        "tool_calls",
+        "stop",
+    ]
+    (call,) = choices[1].message.tool_calls
+    assert json.loads(call.function.arguments) == {"path": "a"}
+    assert got.usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize("top", [None, 0, 3])
+def test_logprobs_are_the_same_whole_and_streamed(ask, top):
+    """Every token with its bytes and as many alternatives as were asked for."""
+    client = ask(playing([{"text": "Grüße, "}, {"text": "Welt"}]))
+    asked = {**ASKED, "logprobs": True, "top_logprobs": top}
+
+    whole = client.chat.completions.create(**asked).choices[0].logprobs.content
+    chunks = client.chat.completions.create(**asked, stream=True)
+    streamed = [
+        token
+        for chunk in chunks
+        for choice in chunk.choices
+        if choice.logprobs
+        for token in choice.logprobs.content
+    ]
+
+    assert streamed == whole
+    assert b"".join(bytes(token.bytes) for token in whole).decode() == "Grüße, Welt"
+    assert [len(token.top_logprobs) for token in whole] == [top or 0] * len(whole)
+    with client.chat.completions.stream(**asked) as stream:
+        folded = stream.get_final_completion().choices[0].logprobs.content
+    assert folded == whole
+
+
+class Job(BaseModel):
+    """What a program wants to know of a batch job."""
+
+    name: str
+    nodes: int
+
+
+def test_an_answer_is_parsed_into_a_model(ask):
+    """The client sends its schema, strict, and gets its own class back."""
+    answerer = playing('{"name": "cavity", "nodes": 4}')
+
+    got = ask(answerer).chat.completions.parse(**ASKED, response_format=Job)
+
+    assert got.choices[0].message.parsed == Job(name="cavity", nodes=4)
+    (chat,) = answerer.chats
+    assert chat.output.kind == "json_schema"
+    assert chat.output.schema["properties"].keys() == {"name", "nodes"}
+    assert chat.output.schema["additionalProperties"] is False
+    assert chat.ignored == ()
+
+
+def test_a_streamed_answer_is_parsed_into_a_model(ask):
+    """In pieces as well, for each of several choices."""
+    answers = ('{"name": "a", "nodes": 1}', '{"name": "b", "nodes": 2}')
+    client = ask(playing(*answers))
+
+    with client.chat.completions.stream(**ASKED, response_format=Job, n=2) as stream:
+        got = stream.get_final_completion()
+
+    parsed = {choice.index: choice.message.parsed for choice in got.choices}
+    assert parsed == {0: Job(name="a", nodes=1), 1: Job(name="b", nodes=2)}
+
+
+def test_json_mode(ask):
+    """Some object, without a schema."""
+    answerer = playing('{"ok": true}')
+
+    got = ask(answerer).chat.completions.create(
+        **ASKED, response_format={"type": "json_object"}
+    )
+
+    assert json.loads(got.choices[0].message.content) == {"ok": True}
+    assert answerer.chats[0].output == Output()
+
+
+@pytest.mark.parametrize(
+    ("json_schema", "param"),
+    [
+        ({"name": "no good", "schema": {}}, "name"),
+        ({"name": "a", "schema": []}, "schema"),
+        ({"name": "a", "strict": True}, "schema"),
+        ({"name": "a", "strict": "yes"}, "strict"),
+    ],
+)
+def test_a_format_in_a_wrong_shape(ask, json_schema, param):
+    """The client's error names the very field."""
+    form = {"type": "json_schema", "json_schema": json_schema}
+
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask().chat.completions.create(**ASKED, response_format=form)
+
+    assert caught.value.param == f"response_format.json_schema.{param}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_what_the_engine_cannot_do(ask, fields, param, streaming):
+    """Refused by name before the stream opens, never left out in silence."""
+    client = ask(playing("fine", limits=Limits(32768, 4096)))
+
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ASKED, stream=streaming, **fields)
+
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_value")
 
 
 def test_reasoning_is_apart(ask):

@@ -14,6 +14,7 @@ from ofa.config import Config
 from ofa.engine.base import Limits
 from ofa.errors import BadRequest
 from ofa.modes import Modes
+from ofa.protocols.openai_chat import parse
 from ofa.protocols.openai_fields import (
     BOOKKEEPING,
     ELSEWHERE,
@@ -26,8 +27,8 @@ from ofa.serve import _own_routes
 from ofa.web import create_app
 
 from . import test_captures, test_docs
-from .spec import SPEC, nodes, resolved, valid
-from .web_fakes import services
+from .spec import SPEC, fits, nodes, resolved, valid
+from .web_fakes import chat_body, services
 
 REQUEST = SPEC["components"]["schemas"]["ChatRequest"]["properties"]
 
@@ -131,7 +132,7 @@ def edges(schema: Mapping[str, Any]) -> Iterator[tuple[object, bool]]:
 def cases() -> Iterator[tuple[str, object, bool]]:
     """Yield field, value and whether the document takes it."""
     for name in FIELDS:
-        schema = REQUEST[name]
+        schema = resolved(REQUEST[name])
         yield name, None, True
         if isinstance(schema.get("type"), list) and {"integer", "number"} & {
             *schema["type"]
@@ -154,15 +155,36 @@ LISTED: list[tuple[str, object, bool]] = [
     ("logit_bias", {"x": 1}, False),
     ("logit_bias", {str(i): 0 for i in range(1025)}, False),
     ("response_format", {"type": "text"}, True),
-    ("response_format", {"type": "json_object"}, False),
+    ("response_format", {"type": "json_object", "other": 1}, True),
+    ("response_format", {"type": "xml"}, False),
+    ("response_format", {"type": "json_schema"}, False),
+    *(
+        ("response_format", {"type": "json_schema", "json_schema": given}, taken)
+        for given, taken in (
+            ({"name": "a-Z_9"}, True),
+            ({"name": "a" * 64, "schema": {}, "strict": False}, True),
+            ({"name": "a", "schema": {"type": "object"}, "strict": True}, True),
+            ({"name": "a", "description": None, "schema": None}, True),
+            ({"name": "a", "other": 1}, True),
+            ({}, False),
+            ({"name": ""}, False),
+            ({"name": "a" * 65}, False),
+            ({"name": "a b"}, False),
+            ({"name": 5}, False),
+            ({"name": "a", "description": 5}, False),
+            ({"name": "a", "schema": True}, False),
+            ({"name": "a", "strict": "yes"}, False),
+            ({"name": "a", "strict": True}, False),
+            ({"name": "a", "schema": {}, "strict": True}, False),
+        )
+    ),
     ("modalities", ["text"], True),
     ("modalities", ["audio"], False),
     ("stream_options", {"include_usage": True, "other": 1}, True),
     ("stream_options", {"include_usage": 1}, False),
     ("reasoning_effort", "most", False),
-    ("logprobs", True, False),
-    ("n", 2, False),
-    ("top_logprobs", 1, False),
+    ("logprobs", True, True),
+    ("logprobs", 1, False),
 ]
 
 
@@ -171,7 +193,7 @@ def test_document_and_reader_take_the_same_values(name, value, taken):
     """A value at a limit is taken, one beyond it is not: by both."""
     if (name, value) == ("logit_bias", {"no": "such value"}):
         taken = False
-    schema = {**REQUEST[name], "components": SPEC["components"]}
+    schema = {**resolved(REQUEST[name]), "components": SPEC["components"]}
 
     assert Draft202012Validator(schema).is_valid(value) is taken
     if taken:
@@ -179,6 +201,30 @@ def test_document_and_reader_take_the_same_values(name, value, taken):
     else:
         with pytest.raises(BadRequest):
             read_fields({name: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "taken"),
+    [
+        ({"logprobs": True, "top_logprobs": 5}, True),
+        ({"top_logprobs": 0}, True),
+        ({"top_logprobs": None}, True),
+        ({"top_logprobs": 5}, False),
+        ({"logprobs": False, "top_logprobs": 1}, False),
+        ({"logprobs": None, "top_logprobs": 1}, False),
+    ],
+    ids=repr,
+)
+def test_document_and_reader_want_logprobs_with_top_logprobs(fields, taken):
+    """Neither takes alternatives to tokens that are not told."""
+    body = chat_body(**fields)
+
+    assert fits(body, "ChatRequest") is taken
+    if taken:
+        parse(body)
+    else:
+        with pytest.raises(BadRequest):
+            parse(body)
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))

@@ -124,7 +124,9 @@ def test_answers_are_as_documented(site, stream, usage):
     [
         ({**_CHAT, "model": "none"}, {}, 404),
         ({**_CHAT, "temperature": 3}, {}, 400),
-        ({**_CHAT, "n": 2}, {}, 400),
+        ({**_CHAT, "n": 129}, {}, 400),
+        ({**_CHAT, "top_logprobs": 2}, {}, 400),
+        ({**_CHAT, "response_format": {"type": "json_schema"}}, {}, 400),
         (
             {**_CHAT, "messages": [{"role": "user", "content": [{"type": "file"}]}]},
             {},
@@ -146,6 +148,16 @@ def test_refusals_are_as_documented(site, body, headers, status):
 
     assert got[0] == status
     check("POST", "/v1/chat/completions", got)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_choices_with_logprobs_are_as_documented(site, stream):
+    """Every answer of the script beside the one after it, token by token."""
+    fields = {"n": 2, "logprobs": True, "top_logprobs": 3, "stream": stream}
+    for _ in SCRIPT:
+        got = site.chat({**_CHAT, **fields, "response_format": {"type": "json_object"}})
+        check("POST", "/v1/chat/completions", got)
+        assert b'"index":1' in got[2] or got[0] == 502
 
 
 def test_dropped_tools_are_as_documented(tmp_path):

@@ -9,6 +9,10 @@ list of steps, or a string (one text step):
     {"wait_s": 0.5} | {"fail": "message"} | {"end": "stop" | "length"}
     any step with "times": N is played N times
 
+A chat with several choices gets as many answers, step by step in turn. Log
+probabilities are made up of the words alone. A chat that wants JSON gets what the
+script says: who writes it writes JSON.
+
 Knows nothing of HTTP; counts "tokens" as white-space separated words.
 """
 
@@ -16,12 +20,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..chat import Call, Chat, End, Event, Text, Thought, ToolCall, Usage
+from ..chat import (
+    Call,
+    Chat,
+    End,
+    Event,
+    FinishReason,
+    Logprob,
+    Text,
+    Thought,
+    ToolCall,
+    Usage,
+)
 from ..errors import BadRequest, Cancelled, ConfigError, EngineError
 from .base import Limits, Reply, Status, refuse_unable
 
@@ -44,6 +62,9 @@ class ScriptedEngine:
             context_tokens=131072,
             output_tokens=8192,
             tools=True,
+            structured=True,
+            choices=128,
+            logprobs=20,
             description="scripted engine: no model",
         )
         self.asked: list[Chat] = []
@@ -66,7 +87,7 @@ class ScriptedEngine:
             raise ConfigError(f"{path}: {exc}") from exc
 
     def reply(self, chat: Chat) -> Reply:
-        """Return the script's next answer; images are refused, as by a text model."""
+        """Return the script's next answers; images are refused, as by a text model."""
         for message in chat.messages:
             for image in message.images:
                 raise BadRequest(
@@ -77,8 +98,11 @@ class ScriptedEngine:
         refuse_unable(chat, self._limits)
         with self._lock:
             self.asked.append(chat)
-            steps = self._answers[next(self._turn) % len(self._answers)]
-        return _ScriptedReply(self, chat, steps)
+            scripts = [
+                self._answers[next(self._turn) % len(self._answers)]
+                for _ in range(chat.choices)
+            ]
+        return _ScriptedReply(self, chat, scripts)
 
     def limits(self) -> Limits:
         """Return what it was made with."""
@@ -101,38 +125,76 @@ class ScriptedEngine:
 
 class _ScriptedReply:
     def __init__(
-        self, engine: ScriptedEngine, chat: Chat, steps: Sequence[Step]
+        self, engine: ScriptedEngine, chat: Chat, scripts: Sequence[Sequence[Step]]
     ) -> None:
         self._engine = engine
         self._chat = chat
-        self._steps = steps
         self._gone = threading.Event()
-        self._words = 0
-        self._called = False
+        self._choices = [
+            _Choice(engine, chat, steps, index, self._gone)
+            for index, steps in enumerate(scripts)
+        ]
 
     @property
     def told(self) -> Mapping[str, str]:
-        return {}
+        return {"x-ofa-cache": "miss; the scripted engine keeps nothing"}
 
     def __iter__(self) -> Iterator[Event]:
-        reason = "stop"
-        for step in self._steps:
-            for _ in range(int(step.get("times", 1))):
-                if self._gone.is_set():
-                    raise Cancelled("the reader left")
-                if "end" in step:
-                    reason = str(step["end"])
-                    break
-                yield from self._play(step)
-        prompt = sum(len(m.text.split()) for m in self._chat.messages)
-        finish = "tools" if self._called else reason
-        usage = Usage(prompt, self._words)
-        yield End(finish, usage)  # type: ignore[arg-type]  # checked in _steps
+        playing = {choice: choice.events() for choice in self._choices}
+        while playing:
+            for choice, events in tuple(playing.items()):
+                event = next(events, None)
+                if event is not None:
+                    yield event
+                    continue
+                del playing[choice]
+                last = not playing
+                usage = self._usage() if last else None
+                yield End(choice.reason, usage, choice.index, last)
 
     def close(self) -> None:
         if not self._gone.is_set():
             self._gone.set()
             self._engine.closed_replies += 1
+
+    def _usage(self) -> Usage:
+        prompt = sum(len(m.text.split()) for m in self._chat.messages)
+        return Usage(prompt, sum(choice.words for choice in self._choices))
+
+
+class _Choice:
+    """One answer of a reply as it is played."""
+
+    def __init__(
+        self,
+        engine: ScriptedEngine,
+        chat: Chat,
+        steps: Sequence[Step],
+        index: int,
+        gone: threading.Event,
+    ) -> None:
+        self._engine = engine
+        self._chat = chat
+        self._steps = steps
+        self._gone = gone
+        self.index = index
+        self.words = 0
+        self.reason: FinishReason = "stop"
+
+    def events(self) -> Iterator[Event]:
+        """Play the steps; how it ends is `reason` then."""
+        called = False
+        for step in self._steps:
+            for _ in range(int(step.get("times", 1))):
+                if self._gone.is_set():
+                    raise Cancelled("the reader left")
+                if "end" in step:
+                    self.reason = step["end"]
+                    break
+                called = called or "call" in step
+                yield from self._play(step)
+        if called:
+            self.reason = "tools"
 
     def _play(self, step: Step) -> Iterator[Event]:
         match step:
@@ -141,20 +203,39 @@ class _ScriptedReply:
             case {"fail": message}:
                 raise EngineError(str(message))
             case {"call": {"name": name, "arguments": arguments}}:
-                self._called = True
-                self._words += 1
+                self.words += 1
                 number = next(self._engine.call_numbers)
-                yield Call(ToolCall(f"call_{number:024x}", name, arguments))
+                call = ToolCall(f"call_{number:024x}", name, arguments)
+                yield Call(call, self.index)
             case {"thought": text}:
-                yield Thought(str(text))
+                yield Thought(str(text), self.index)
             case {"echo": what}:
                 yield self._said(_echo(self._chat, what))
             case {"text": text}:
                 yield self._said(str(text))
 
     def _said(self, text: str) -> Text:
-        self._words += len(text.split())
-        return Text(text)
+        self.words += len(text.split())
+        wanted = self._chat.logprobs
+        return Text(text, self.index, () if wanted is None else _logprobs(text, wanted))
+
+
+def _logprobs(text: str, alternatives: int) -> tuple[Logprob, ...]:
+    """Make up a log probability for each word of *text*, its spaces included."""
+    return tuple(
+        replace(one, top=tuple(_unlikelier(one, by) for by in range(alternatives)))
+        for one in map(_logprob, re.findall(r"\s*\S+|\s+\Z", text))
+    )
+
+
+def _logprob(word: str) -> Logprob:
+    raw = word.encode("utf-8", "surrogatepass")
+    return Logprob(word, -(zlib.crc32(raw) % 4096) / 1024, raw)
+
+
+def _unlikelier(one: Logprob, by: int) -> Logprob:
+    word = f"{one.token}{'~' * by}"
+    return Logprob(word, one.logprob - by, word.encode("utf-8", "surrogatepass"))
 
 
 def _echo(chat: Chat, what: str) -> str:

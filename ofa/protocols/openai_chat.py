@@ -14,8 +14,10 @@ from typing import Any
 
 from ..chat import Chat, Sampling
 from .openai_fields import (
+    bad,
     boolean,
     find_unknown,
+    find_unread_format,
     identifier,
     read_fields,
     refuse_names,
@@ -76,6 +78,7 @@ def parse(body: Mapping[str, Any], *, refuse_unknown: bool = False) -> Chat:
         body.get("tools"), body.get("tool_choice"), refuse_unknown=refuse_unknown
     )
     thinking, unused = _thinking(fields)
+    format_unused = find_unread_format(body.get("response_format"), "response_format")
     told = ("verbosity",) if "verbosity" in fields else ()
     return Chat(
         model=model,
@@ -86,7 +89,10 @@ def parse(body: Mapping[str, Any], *, refuse_unknown: bool = False) -> Chat:
         parallel_calls=fields.get("parallel_tool_calls", True),
         thinking=thinking,
         reasoning_effort=fields.get("reasoning_effort", ""),
-        ignored=(*unknown, *told, *unused, *offer.ignored),
+        output=fields.get("response_format"),
+        choices=fields.get("n", 1),
+        logprobs=_logprobs(fields),
+        ignored=(*unknown, *told, *unused, *format_unused, *offer.ignored),
     )
 
 
@@ -98,6 +104,16 @@ def _sampling(fields: Mapping[str, Any]) -> Sampling:
         top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's word for off
         max_tokens=fields.get("max_completion_tokens", fields.get("max_tokens")),
     )
+
+
+def _logprobs(fields: Mapping[str, Any]) -> int | None:
+    """Return how many alternatives to tell with each token; None: tell nothing."""
+    top = fields.get("top_logprobs", 0)
+    if fields.get("logprobs"):
+        return int(top)
+    if top:
+        raise bad("top_logprobs", "is told with logprobs only; set that to true")
+    return None
 
 
 def _thinking(fields: Mapping[str, Any]) -> tuple[bool | None, tuple[str, ...]]:

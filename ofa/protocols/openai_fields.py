@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..chat import Output
 from ..errors import BadRequest
 from .body import cut
 
@@ -20,10 +21,13 @@ _MAX_INTEGER = 2**64 - 1
 _MAX_STOPS = 16  # OpenAI allows 4; agents that list every marker send more
 _MAX_STOP_CHARACTERS = 4096
 _MAX_BIASES = 1024
+_MAX_CHOICES = 128  # these two are OpenAI's; an engine may allow less
+_MAX_TOP_LOGPROBS = 20
 _TOLD_AT_MOST = 8  # names in one message
 # Tab and line ends are what most stop strings are made of; the rest can't be typed.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROL_IN_STOP = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_FORMAT_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def bad(param: str, why: str, *, code: str | None = None) -> BadRequest:
@@ -148,38 +152,53 @@ def biases(value: object, param: str) -> tuple[tuple[int, float], ...]:
     return tuple((int(key), bias(v, f"{param}.{key}")) for key, v in table.items())
 
 
-def only_one(value: object, param: str) -> int:
-    """Read ``n``: one choice is what a request gets."""
-    if integer(1)(value, param) != 1:
-        raise unsupported(param, "only 1 is supported; send the request again for more")
-    return 1
+def output_format(value: object, param: str) -> Output | None:
+    """
+    Read ``response_format``; None is plain text.
+
+    A ``json_schema`` needs no schema in OpenAI's reference: without one any JSON
+    object will do, as with ``json_object``.
+    """
+    form = an_object(value, param)
+    wanted = _format_type(form.get("type"), f"{param}.type")
+    if wanted != "json_schema":
+        return None if wanted == "text" else Output("json_object", param=param)
+    within = f"{param}.json_schema"
+    named = an_object(form.get("json_schema"), within)
+    if not _FORMAT_NAME.fullmatch(string(named.get("name"), f"{within}.name")):
+        raise bad(f"{within}.name", "expected 1 to 64 letters, digits, '_' or '-'")
+    schema = _described_schema(named, within)
+    return Output("json_schema" if schema else "json_object", schema, param)
 
 
-def no_logprobs(value: object, param: str) -> bool:
-    """Read ``logprobs``, which must be false."""
-    if boolean(value, param):
-        raise unsupported(param, "log probabilities are not returned; leave it out")
-    return False
+def _described_schema(named: Mapping[str, Any], within: str) -> dict[str, Any]:
+    """Return the schema of a ``json_schema``, its description within; {} for none."""
+    given = {
+        name: read(named[name], f"{within}.{name}")
+        for name, read in _SCHEMA_FIELDS.items()
+        if named.get(name) is not None
+    }
+    if not given.get("schema"):
+        if given.get("strict"):
+            raise bad(f"{within}.schema", "is missing; strict needs one to keep to")
+        return {}
+    # OpenAI shows the description to the model; a schema has a place for it.
+    about = {"description": given["description"]} if "description" in given else {}
+    return {**about, **given["schema"]}
 
 
-def no_top_logprobs(value: object, param: str) -> int:
-    """Read ``top_logprobs``, which must be 0."""
-    if integer(0)(value, param):
-        raise unsupported(param, "log probabilities are not returned; leave it out")
-    return 0
-
-
-def text_format(value: object, param: str) -> str:
-    """Read ``response_format``: plain text is what there is."""
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise bad(param, 'expected an object such as {"type": "text"}')
-    if value["type"] in ("json_object", "json_schema"):
-        raise unsupported(
-            param, f"{value['type']} is not supported; ask for JSON in the prompt"
-        )
-    if value["type"] != "text":
-        raise bad(param, f"type {cut(value['type'])!r} is not known; use 'text'")
-    return "text"
+def find_unread_format(value: object, param: str) -> tuple[str, ...]:
+    """Return paths, sorted, of what a valid ``response_format`` has to no effect."""
+    form = value if isinstance(value, dict) else {}
+    found = {f"{param}.{name}": within for name, within in form.items()}
+    read = {f"{param}.type"}
+    if form.get("type") == "json_schema":
+        path, named = f"{param}.json_schema", form["json_schema"]
+        found |= {f"{path}.{name}": within for name, within in named.items()}
+        # Without a schema there is no place for the description.
+        fields = _SCHEMA_FIELDS if named.get("schema") else ("schema", "strict")
+        read |= {path, f"{path}.name", *(f"{path}.{name}" for name in fields)}
+    return tuple(sorted(p for p in found.keys() - read if found[p] is not None))
 
 
 def text_modality(value: object, param: str) -> str:
@@ -201,10 +220,10 @@ def usage_wanted(value: object, param: str) -> bool:
 FIELDS: Mapping[str, Reader] = {
     "stream": boolean,
     "stream_options": usage_wanted,
-    "n": only_one,
-    "logprobs": no_logprobs,
-    "top_logprobs": no_top_logprobs,
-    "response_format": text_format,
+    "n": integer(1, _MAX_CHOICES),
+    "logprobs": boolean,
+    "top_logprobs": integer(0, _MAX_TOP_LOGPROBS),
+    "response_format": output_format,
     "modalities": text_modality,
     "temperature": number(0, 2),
     "top_p": number(0, 1, over=True),
@@ -224,6 +243,13 @@ FIELDS: Mapping[str, Reader] = {
     "chat_template_kwargs": an_object,
 }
 # fmt: on
+
+_format_type = one_of("text", "json_object", "json_schema")
+_SCHEMA_FIELDS: Mapping[str, Reader] = {
+    "description": string,
+    "schema": an_object,
+    "strict": boolean,
+}
 
 # Refused whatever the value; the text is the remedy.
 UNSUPPORTED: Mapping[str, str] = {

@@ -1,24 +1,39 @@
 """
 Answers in OpenAI's chat form: whole, streamed, and errors.
 
-A stream is closed properly whatever happens: its choice gets a finish reason, a
-failure gets an error frame after it, and ``[DONE]`` is last. That order is the one
+A stream is closed properly whatever happens: each choice gets a finish reason, a
+failure gets an error frame after them, and ``[DONE]`` is last. That order is the one
 that VS Code, the OpenAI SDKs and the AI SDK all show to people.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..chat import Answer, Call, End, Event, Text, Thought, ToolCall, Usage, Waiting
+from ..chat import (
+    Answer,
+    Call,
+    End,
+    Event,
+    Logprob,
+    Text,
+    Thought,
+    ToolCall,
+    Usage,
+    Waiting,
+)
 from ..errors import EngineError, OfaError
 from .frames import comment, encode, sse
 
 FINISH = {"stop": "stop", "length": "length", "tools": "tool_calls"}
 # Not OpenAI's word, and on purpose none of theirs: a failed answer is no finished one.
 FAILED = "error"
+
+# OpenAI's word for "very unlikely": what a mask forbids is minus infinity to an engine,
+# which JSON can't say.
+_LEAST_LOGPROB = -9999.0
 
 _PIECE_BYTES = 1024  # of a call's arguments in one chunk
 _DONE = "[DONE]"
@@ -33,17 +48,16 @@ def new_head(model: str, created: int) -> dict[str, Any]:
     }
 
 
-def whole(answer: Answer, head: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a complete answer."""
-    choice = {
-        "index": 0,
-        "message": _message(answer),
-        "logprobs": None,
-        "finish_reason": FINISH[answer.end.reason],
+def whole(answers: Sequence[Answer], head: Mapping[str, Any]) -> dict[str, Any]:
+    """Render complete *answers*, one a choice."""
+    body = {
+        **head,
+        "object": "chat.completion",
+        "choices": [_choice(answer) for answer in answers],
     }
-    body = {**head, "object": "chat.completion", "choices": [choice]}
-    if answer.end.usage is not None:
-        body["usage"] = _usage(answer.end.usage)
+    usages = [answer.end.usage for answer in answers if answer.end.usage is not None]
+    if usages:
+        body["usage"] = _usage(usages[-1])  # of the request; one End has it
     return body
 
 
@@ -57,16 +71,16 @@ def stream(
     none. An `OfaError` from *events* becomes an error frame and is not raised.
     """
     writer = _Writer(head)
-    yield writer.chunk({"role": "assistant", "content": ""})
+    yield from writer.open(0)  # at once: who reads a stream waits for a sign of life
     try:
         for event in events:
             yield from writer.event(event)
-            if isinstance(event, End):
+            if isinstance(event, End) and event.last:
                 yield from _tail(writer, event, usage=usage)
                 return
         raise EngineError("the engine stopped before the end of its answer")
     except OfaError as exc:
-        yield writer.chunk({}, FAILED)
+        yield from writer.fail()
         yield sse(error(exc))
         yield sse(_DONE)
 
@@ -84,44 +98,80 @@ def error(exc: OfaError) -> dict[str, Any]:
 
 
 class _Writer:
-    """Renders chunks of one choice; counts its calls."""
+    """Renders chunks; knows which choices are open, and how many calls each has."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         self._head = {**head, "object": "chat.completion.chunk"}
-        self._calls = 0
+        self._calls: dict[int, int] = {}  # by choice, from its role to its finish
+
+    def open(self, index: int) -> Iterator[str]:
+        """Begin a choice with its role, unless it has begun."""
+        if index not in self._calls:
+            self._calls[index] = 0
+            yield self._chunk(index, {"role": "assistant", "content": ""})
 
     def event(self, event: Event) -> Iterator[str]:
+        if isinstance(event, Waiting):
+            yield comment("keep-alive")
+            return
+        yield from self.open(event.index)
         match event:
-            case Waiting():
-                yield comment("keep-alive")
-            case Text(text) if text:
-                yield self.chunk({"content": text})
-            case Thought(text) if text:
-                yield self.chunk({"reasoning_content": text})
-            case Call(call):
-                yield from self._call(call)
+            case Text(text, index, logprobs) if text or logprobs:
+                yield self._chunk(index, {"content": text}, logprobs=logprobs)
+            case Thought(text, index) if text:
+                yield self._chunk(index, {"reasoning_content": text})
+            case Call(call, index):
+                yield from self._call(index, call)
+            case End(reason, _, index):
+                del self._calls[index]
+                yield self._chunk(index, {}, FINISH[reason])
 
-    def chunk(self, delta: Mapping[str, Any], finish: str | None = None) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return sse({**self._head, "choices": [choice]})
+    def fail(self) -> Iterator[str]:
+        """Close the choices that are open."""
+        for index in sorted(self._calls):
+            yield self._chunk(index, {}, FAILED)
+        self._calls.clear()
 
     def usage(self, usage: Usage) -> str:
         return sse({**self._head, "choices": [], "usage": _usage(usage)})
 
-    def _call(self, call: ToolCall) -> Iterator[str]:
-        """Send one call to its end before the next: VS Code doesn't read the index."""
-        index, self._calls = self._calls, self._calls + 1
-        yield self.chunk({"tool_calls": [{"index": index, **_wire(call, "")}]})
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        finish: str | None = None,
+        *,
+        logprobs: Sequence[Logprob] = (),
+    ) -> str:
+        told = {"logprobs": _logprobs(logprobs)} if logprobs else {}
+        choice = {"index": index, "delta": delta, **told, "finish_reason": finish}
+        return sse({**self._head, "choices": [choice]})
+
+    def _call(self, index: int, call: ToolCall) -> Iterator[str]:
+        """Send one call to its end before the next: VS Code doesn't read its number."""
+        number = self._calls[index]
+        self._calls[index] = number + 1
+        first = {"index": number, **_wire(call, "")}
+        yield self._chunk(index, {"tool_calls": [first]})
         for piece in _pieces(encode(call.arguments)):
-            delta = {"index": index, "function": {"arguments": piece}}
-            yield self.chunk({"tool_calls": [delta]})
+            more = {"index": number, "function": {"arguments": piece}}
+            yield self._chunk(index, {"tool_calls": [more]})
 
 
 def _tail(writer: _Writer, end: End, *, usage: bool) -> Iterator[str]:
-    yield writer.chunk({}, FINISH[end.reason])
     if usage and end.usage is not None:
         yield writer.usage(end.usage)
     yield sse(_DONE)
+
+
+def _choice(answer: Answer) -> dict[str, Any]:
+    told = answer.logprobs
+    return {
+        "index": answer.end.index,
+        "message": _message(answer),
+        "logprobs": _logprobs(told) if told else None,
+        "finish_reason": FINISH[answer.end.reason],
+    }
 
 
 def _message(answer: Answer) -> dict[str, Any]:
@@ -136,6 +186,22 @@ def _message(answer: Answer) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = calls
     return message
+
+
+def _logprobs(tokens: Sequence[Logprob]) -> dict[str, Any]:
+    content = [
+        {**_token(token), "top_logprobs": [_token(top) for top in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: Logprob) -> dict[str, Any]:
+    return {
+        "token": token.token,
+        "logprob": max(_LEAST_LOGPROB, token.logprob),
+        "bytes": list(token.raw),
+    }
 
 
 def _wire(call: ToolCall, arguments: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofa.engine.line import _KEYS_REMEMBERED, Line
@@ -204,6 +204,7 @@ def test_keys_beyond_those_remembered_still_take_turns():
     assert drained(line) == ["stranger", "again"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=40))
 def test_no_key_waits_longer_than_one_round(asked):
     """Of one priority, no key is served twice while another of its items waits."""

@@ -1,12 +1,28 @@
 """The scripted engine: what a script may say, and what it plays."""
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ofa.chat import Chat, Message, Text, Thought, ToolCall, Usage, gather
+from ofa.chat import (
+    Chat,
+    End,
+    Message,
+    Output,
+    Text,
+    Thought,
+    ToolCall,
+    Usage,
+    gather,
+    gather_choices,
+)
+from ofa.engine.base import Limits
 from ofa.engine.scripted import ScriptedEngine
-from ofa.errors import ConfigError, EngineError
+from ofa.errors import BadRequest, ConfigError, EngineError
 
 CHAT = Chat("m", (Message("user", "two words"),))
 
@@ -36,6 +52,92 @@ def test_answers_are_played_in_turn_and_over_again():
     said = [gather(engine.reply(CHAT)).text for _ in range(3)]
 
     assert said == ["one", "two", "one"]
+
+
+def test_choices_are_the_next_answers_step_by_step():
+    """Each is an answer of its own; the last End of all has the counts."""
+    engine = ScriptedEngine(
+        [
+            [{"text": "a"}, {"text": "b"}],
+            [{"call": {"name": "f", "arguments": {}}}],
+            [{"text": "x"}, {"end": "length"}],
+        ]
+    )
+
+    events = list(engine.reply(replace(CHAT, choices=3)))
+
+    call = ToolCall(f"call_{1:024x}", "f", {})
+    assert [answer.calls for answer in gather_choices(events)] == [(), (call,), ()]
+    assert [e for e in events if isinstance(e, Text)] == [
+        Text("a", 0),
+        Text("x", 2),
+        Text("b", 0),
+    ]
+    assert [e for e in events if isinstance(e, End)] == [
+        End("tools", None, 1, last=False),
+        End("length", None, 2, last=False),
+        End("stop", Usage(2, 4), 0, last=True),
+    ]
+    assert gather(engine.reply(CHAT)).text == "ab"
+
+
+def test_a_choice_that_fails_fails_the_request():
+    """There is one reply, and it has one end."""
+    engine = ScriptedEngine(["fine", [{"fail": "boom"}]])
+
+    with pytest.raises(EngineError, match="boom"):
+        gather_choices(engine.reply(replace(CHAT, choices=2)))
+
+
+@settings(deadline=None)
+@given(st.text(), st.integers(0, 20))
+def test_logprobs_are_of_the_very_words(text, alternatives):
+    """Their tokens make up the text; of the alternatives the likeliest come first."""
+    engine = ScriptedEngine([text])
+
+    said = gather(engine.reply(replace(CHAT, logprobs=alternatives)))
+    again = gather(engine.reply(replace(CHAT, logprobs=alternatives)))
+
+    assert said.logprobs == again.logprobs
+    assert "".join(one.token for one in said.logprobs) == text
+    assert b"".join(one.raw for one in said.logprobs) == text.encode()
+    for one in said.logprobs:
+        assert one.logprob <= 0
+        assert len(one.top) == alternatives
+        assert all(a.logprob > b.logprob for a, b in pairwise(one.top))
+        assert [top.token for top in one.top[:1]] == [one.token][:alternatives]
+
+
+def test_logprobs_come_only_if_asked():
+    """None wanted, none told."""
+    assert gather(ScriptedEngine(["a b"]).reply(CHAT)).logprobs == ()
+
+
+def test_who_wants_json_gets_the_script():
+    """The chat is kept as it was asked, and the text is what was written."""
+    engine = ScriptedEngine(['{"a": 1}'])
+    chat = replace(CHAT, output=Output("json_schema", {"type": "object"}))
+
+    assert gather(engine.reply(chat)).text == '{"a": 1}'
+    assert engine.asked == [chat]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"choices": 2}, "n"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"output": Output(param="format")}, "format"),
+    ],
+)
+def test_limits_it_was_made_with_are_kept(fields, param):
+    """An engine that can do less refuses by name."""
+    engine = ScriptedEngine(limits=Limits(1000, 100))
+
+    with pytest.raises(BadRequest) as caught:
+        engine.reply(replace(CHAT, **fields))
+
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_value")
 
 
 def test_a_failure_comes_where_it_stands():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ofa.chat import Sampling, ToolChoice
+from ofa.chat import Output, Sampling, ToolChoice
 from ofa.errors import BadRequest
 from ofa.protocols import openai_chat
 from ofa.protocols.openai_fields import BOOKKEEPING, FIELDS, UNSUPPORTED
@@ -105,7 +105,9 @@ def test_R065_null_is_absent_for_every_optional_field():
         ("max_completion_tokens", 32768),
         ("n", 1),
         ("n", 1.0),
+        ("n", 128),
         ("logprobs", False),
+        ("logprobs", True),
         ("top_logprobs", 0),
         ("stop", "x"),
         ("stop", ""),
@@ -168,11 +170,14 @@ WRONG_VALUES = [
     ("max_tokens", float("inf"), "max_tokens"),
     ("max_completion_tokens", 0, "max_completion_tokens"),
     ("n", 0, "n"),
+    ("n", 129, "n"),
     ("n", "1", "n"),
     ("n", True, "n"),
     ("logprobs", 1, "logprobs"),
     ("top_logprobs", False, "top_logprobs"),
     ("top_logprobs", -1, "top_logprobs"),
+    ("top_logprobs", 21, "top_logprobs"),
+    ("top_logprobs", 1, "top_logprobs"),
     ("stop", 5, "stop"),
     ("stop", [1], "stop[0]"),
     ("stop", ["a", None], "stop[1]"),
@@ -186,13 +191,42 @@ WRONG_VALUES = [
     ("logit_bias", {"1": 101}, "logit_bias.1"),
     ("logit_bias", {"1": None}, "logit_bias.1"),
     ("logit_bias", {str(i): 1 for i in range(1025)}, "logit_bias"),
-    ("response_format", {}, "response_format"),
-    ("response_format", {"type": None}, "response_format"),
-    ("response_format", {"type": 7}, "response_format"),
-    ("response_format", {"type": "xml"}, "response_format"),
+    ("response_format", {}, "response_format.type"),
+    ("response_format", {"type": None}, "response_format.type"),
+    ("response_format", {"type": 7}, "response_format.type"),
+    ("response_format", {"type": ["text"]}, "response_format.type"),
+    ("response_format", {"type": "xml"}, "response_format.type"),
     ("response_format", "json_object", "response_format"),
     ("response_format", [], "response_format"),
     ("response_format", True, "response_format"),
+    ("response_format", {"type": "json_schema"}, "response_format.json_schema"),
+    *(
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": given},
+            f"response_format.json_schema{param}",
+        )
+        for given, param in (
+            (None, ""),
+            ([], ""),
+            ("object", ""),
+            ({}, ".name"),
+            ({"name": None}, ".name"),
+            ({"name": 5}, ".name"),
+            ({"name": ""}, ".name"),
+            ({"name": "a b"}, ".name"),
+            ({"name": "naïve"}, ".name"),
+            ({"name": "a\n"}, ".name"),
+            ({"name": "a" * 65}, ".name"),
+            ({"name": "a", "description": 1}, ".description"),
+            ({"name": "a", "schema": True}, ".schema"),
+            ({"name": "a", "schema": "object"}, ".schema"),
+            ({"name": "a", "schema": []}, ".schema"),
+            ({"name": "a", "schema": {"type": "object"}, "strict": 1}, ".strict"),
+            ({"name": "a", "strict": True}, ".schema"),
+            ({"name": "a", "schema": {}, "strict": True}, ".schema"),
+        )
+    ),
     ("modalities", "text", "modalities"),
     ("modalities", [1], "modalities"),
     ("stream", "yes", "stream"),
@@ -222,11 +256,6 @@ def test_wrong_values_are_refused_by_name(field, value, param):
 
 
 UNSUPPORTED_VALUES = [
-    ("n", 2),
-    ("logprobs", True),
-    ("top_logprobs", 5),
-    ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {}}),
     ("modalities", ["text", "audio"]),
     ("audio", {}),
     ("functions", []),
@@ -242,6 +271,65 @@ def test_meanings_that_cannot_be_honoured_are_refused(field, value):
     error = refusal(**{field: value})
 
     assert (error.status, error.code, error.param) == (400, "unsupported_value", field)
+
+
+def test_choices_and_logprobs_come_through():
+    """How many answers, and how many alternatives a token: none is not zero."""
+    assert (parse().choices, parse().logprobs) == (1, None)
+    assert parse(n=3).choices == 3
+    assert parse(logprobs=True).logprobs == 0
+    assert parse(logprobs=True, top_logprobs=20).logprobs == 20
+    assert parse(logprobs=False, top_logprobs=0).logprobs is None
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def format_of(**json_schema):
+    """Return what is read of a json_schema format with these fields."""
+    given = {"type": "json_schema", "json_schema": {"name": "x", **json_schema}}
+    return parse(response_format=given)
+
+
+def test_formats_come_through():
+    """Text is no form at all; JSON is some object, or what a schema allows."""
+    assert parse(response_format={"type": "text"}).output is None
+    assert parse(response_format={"type": "json_object"}).output == Output()
+    for strict in (True, False, None):
+        chat = format_of(schema=SCHEMA, strict=strict)
+        assert chat.output == Output("json_schema", SCHEMA, "response_format")
+        assert chat.ignored == ()
+
+
+def test_a_format_without_a_schema_is_any_object():
+    """OpenAI's reference wants the name only; what it says then is JSON."""
+    for chat in (format_of(), format_of(schema=None), format_of(schema={})):
+        assert chat.output == Output("json_object", {}, "response_format")
+
+
+def test_a_formats_description_goes_with_its_schema():
+    """It is for the model to read, and what the schema says of itself is nearer."""
+    own = {**SCHEMA, "description": "its own"}
+
+    assert format_of(schema=SCHEMA, description="D").output.schema == {
+        "description": "D",
+        **SCHEMA,
+    }
+    assert format_of(schema=own, description="D").output.schema == own
+    assert format_of(description="D").ignored == (
+        "response_format.json_schema.description",
+    )
+
+
+def test_what_a_format_has_besides_is_told():
+    """Another server's way to give a schema is not dropped in silence."""
+    chat = parse(response_format={"type": "json_object", "schema": SCHEMA, "x": None})
+
+    assert chat.output == Output()
+    assert chat.ignored == ("response_format.schema",)
+    assert format_of(schema=SCHEMA, kind="b").ignored == (
+        "response_format.json_schema.kind",
+    )
 
 
 def test_max_completion_tokens_wins():

@@ -6,9 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ofa.chat import Answer, Call, End, Text, Thought, ToolCall, Usage, Waiting, gather
+from ofa.chat import (
+    Answer,
+    Call,
+    End,
+    Logprob,
+    Text,
+    Thought,
+    ToolCall,
+    Usage,
+    Waiting,
+    gather_choices,
+)
 from ofa.errors import EngineError, ShuttingDown
 from ofa.protocols import openai_chat
+
+from ..spec import valid
 
 # No deadline: the machine may be busy with other things.
 QUICK = settings(deadline=None, max_examples=60)
@@ -41,14 +54,17 @@ def deltas(frames):
     return [f["choices"][0]["delta"] for f in frames if f != "[DONE]" and f["choices"]]
 
 
-def fold(frames):
-    """Put a stream back together as an SDK does: the message and the finish reason."""
+def chunks(frames, index=0):
+    """Return what a stream has of one choice."""
+    choices = [c for f in frames if f != "[DONE]" for c in f.get("choices", ())]
+    return [choice for choice in choices if choice["index"] == index]
+
+
+def fold(frames, index=0):
+    """Put a choice back together as an SDK does: the message and the finish reason."""
     message = {"role": None, "content": "", "reasoning": "", "calls": {}}
     finish = None
-    for frame in frames:
-        if frame == "[DONE]" or not frame["choices"]:
-            continue
-        choice = frame["choices"][0]
+    for choice in chunks(frames, index):
         delta = choice["delta"]
         message["role"] = delta.get("role", message["role"])
         message["content"] += delta.get("content") or ""
@@ -66,7 +82,7 @@ def test_whole_has_what_the_reference_requires():
     """All required keys are there; details of usage always are."""
     answer = Answer((Text("Hello"),), End("stop", USAGE))
 
-    assert openai_chat.whole(answer, HEAD) == {
+    assert openai_chat.whole((answer,), HEAD) == {
         **HEAD,
         "object": "chat.completion",
         "choices": [
@@ -86,7 +102,7 @@ def test_content_is_null_only_if_empty_beside_calls():
     call = Call(ToolCall("c", "f", {}))
 
     def content(*parts):
-        return openai_chat.whole(Answer(parts, End("stop")), HEAD)["choices"][0][
+        return openai_chat.whole((Answer(parts, End("stop")),), HEAD)["choices"][0][
             "message"
         ]["content"]
 
@@ -97,7 +113,7 @@ def test_content_is_null_only_if_empty_beside_calls():
 
 def test_usage_is_never_invented():
     """Where the engine told no counts, none are given."""
-    assert "usage" not in openai_chat.whole(Answer((), End("stop")), HEAD)
+    assert "usage" not in openai_chat.whole((Answer((), End("stop")),), HEAD)
     assert all(
         f == "[DONE]" or f["choices"] for f in streamed([End("stop")], usage=True)
     )
@@ -144,7 +160,7 @@ def test_R014_usage_only_when_asked():
 def test_finish_reasons(reason, finish):
     """The engine's three ends are OpenAI's."""
     assert fold(streamed([End(reason)]))[1] == finish
-    whole = openai_chat.whole(Answer((), End(reason)), HEAD)
+    whole = openai_chat.whole((Answer((), End(reason)),), HEAD)
     assert whole["choices"][0]["finish_reason"] == finish
 
 
@@ -193,7 +209,7 @@ def test_R020_every_tool_delta_has_an_index():
 def test_arguments_are_compact_json():
     """Clients compare and re-send them; integers stay exact."""
     call = ToolCall("c", "f", {"n": 9007199254740993, "s": "ü", "l": [1, None]})
-    whole = openai_chat.whole(Answer((Call(call),), End("tools")), HEAD)
+    whole = openai_chat.whole((Answer((Call(call),), End("tools")),), HEAD)
 
     wire = whole["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
 
@@ -205,7 +221,7 @@ def test_thoughts_never_reach_the_content():
     events = [Thought("hm"), Text("4"), End("stop")]
 
     message, _ = fold(streamed(events))
-    whole = openai_chat.whole(gather(events), HEAD)["choices"][0]["message"]
+    whole = openai_chat.whole(gather_choices(events), HEAD)["choices"][0]["message"]
 
     assert (message["content"], message["reasoning"]) == ("4", "hm")
     assert (whole["content"], whole["reasoning_content"]) == ("4", "hm")
@@ -277,11 +293,198 @@ def test_heads_are_unique():
     assert heads[0]["created"] == 5
 
 
+def word(text, logprob=-0.5, top=()):
+    """Return the log probability of a token that is *text*."""
+    return Logprob(text, logprob, text.encode(), tuple(top))
+
+
+def ended(*indexes, usage=USAGE):
+    """Return the ends of the choices *indexes*, in this order."""
+    *others, last = indexes
+    return [
+        *(End("stop", None, index, last=False) for index in others),
+        End("length", usage, last),
+    ]
+
+
+def test_one_choice_is_sent_as_it_always_was():
+    """The bytes of a stream with one choice: clients depend on more than the schema."""
+    events = [Text("a"), Waiting(), Thought("b"), End("stop", USAGE)]
+
+    text = "".join(openai_chat.stream(events, HEAD))
+
+    head = '{"id":"chatcmpl-1","created":5,"model":"ofa-hpc",'
+    head += '"object":"chat.completion.chunk","choices":[{"index":0,"delta":'
+    assert text == (
+        f'data: {head}{{"role":"assistant","content":""}},"finish_reason":null}}]}}\n\n'
+        f'data: {head}{{"content":"a"}},"finish_reason":null}}]}}\n\n'
+        ": keep-alive\n\n"
+        f'data: {head}{{"reasoning_content":"b"}},"finish_reason":null}}]}}\n\n'
+        f'data: {head}{{}},"finish_reason":"stop"}}]}}\n\n'
+        "data: [DONE]\n\n"
+    )
+
+
+def test_choices_are_told_apart_and_sorted():
+    """The whole has them by index, though the last to end was another."""
+    events = [Text("b", 1), Text("a", 0), Text("c", 2), *ended(2, 0, 1)]
+
+    whole = openai_chat.whole(gather_choices(events), HEAD)
+
+    assert [
+        (c["index"], c["message"]["content"], c["finish_reason"])
+        for c in whole["choices"]
+    ] == [(0, "a", "stop"), (1, "b", "length"), (2, "c", "stop")]
+    assert whole["usage"] == WIRE_USAGE
+    valid(whole, "ChatCompletion")
+
+
+def test_each_choice_of_a_stream_opens_and_closes_once():
+    """A role before its content, a finish reason after; counts once, at the end."""
+    events = [Text("b", 1), Text("a", 0), Text("B", 1), *ended(1, 0)]
+
+    frames = streamed(events, usage=True)
+
+    for index, content in ((0, "a"), (1, "bB")):
+        mine = chunks(frames, index)
+        assert "role" in mine[0]["delta"]
+        assert sum("role" in choice["delta"] for choice in mine) == 1
+        assert [bool(choice["finish_reason"]) for choice in mine] == (
+            [False] * (len(mine) - 1) + [True]
+        )
+        assert fold(frames, index)[0]["content"] == content
+    assert sum("usage" in frame for frame in frames if frame != "[DONE]") == 1
+    assert frames[-2]["usage"] == WIRE_USAGE
+    assert frames[-1] == "[DONE]"
+
+
+def test_a_choice_that_says_nothing_opens_and_closes_too():
+    """Its reader gets an empty answer, not none."""
+    frames = streamed([Text("a"), *ended(0, 1)])
+
+    assert fold(frames, 1) == (
+        {"role": "assistant", "content": "", "reasoning": "", "calls": {}},
+        "length",
+    )
+
+
+def test_calls_are_numbered_within_their_choice():
+    """The second choice's first call is number 0 again."""
+    calls = [ToolCall(f"id-{n}", "read", {"n": n}) for n in range(3)]
+    events = [Call(calls[0]), Call(calls[1], 1), Call(calls[2]), *ended(0, 1)]
+
+    frames = streamed(events)
+
+    numbers = {
+        index: [
+            call["id"] for _, call in sorted(fold(frames, index)[0]["calls"].items())
+        ]
+        for index in (0, 1)
+    }
+    assert numbers == {0: ["id-0", "id-2"], 1: ["id-1"]}
+
+
+def test_R013_a_failure_closes_the_choices_that_are_open():
+    """What was finished stays so, what was begun is closed, then comes the error."""
+    events = [Text("a"), Text("b", 1), Text("c", 2), End("stop", None, 1, last=False)]
+
+    frames = streamed(failing(*events, error=EngineError("broken")))
+
+    assert [fold(frames[:-2], index)[1] for index in range(3)] == [
+        "error",
+        "stop",
+        "error",
+    ]
+    assert frames[-2]["error"]["message"] == "broken"
+    assert frames[-1] == "[DONE]"
+
+
+def test_a_failure_between_two_choices_is_just_told():
+    """Where none is open, none is closed a second time."""
+    events = [Text("a"), End("stop", None, 0, last=False)]
+
+    frames = streamed(failing(*events, error=EngineError("broken")))
+
+    finishes = [choice["finish_reason"] for choice in chunks(frames)]
+    assert finishes == [None, None, "stop"]
+    assert "error" in frames[-2]
+
+
+TOKEN = {"token": "Hé", "logprob": -0.5, "bytes": [72, 195, 169]}
+
+
+def test_logprobs_of_a_whole_answer():
+    """Token, logarithm, bytes and the likeliest others, as the reference has them."""
+    top = [word("Hé"), word("Ha", -3.0)]
+    events = [Text("Hé", logprobs=(word("Hé", top=top),)), *ended(0)]
+
+    whole = openai_chat.whole(gather_choices(events), HEAD)
+
+    others = [TOKEN, {"token": "Ha", "logprob": -3.0, "bytes": [72, 97]}]
+    assert whole["choices"][0]["logprobs"] == {
+        "content": [{**TOKEN, "top_logprobs": others}],
+        "refusal": None,
+    }
+    valid(whole, "ChatCompletion")
+
+
+def test_logprobs_come_with_the_text_they_belong_to():
+    """A chunk has those of its own tokens, and no such field where there are none."""
+    events = [
+        Text("Hé", logprobs=(word("Hé"),)),
+        Text("", logprobs=(Logprob("", -1.0, b"\xf0\x9f"),)),  # half a character
+        *ended(0),
+    ]
+
+    frames = streamed(events)
+
+    assert chunks(frames)[1:3] == [
+        {
+            "index": 0,
+            "delta": {"content": "Hé"},
+            "logprobs": {"content": [{**TOKEN, "top_logprobs": []}], "refusal": None},
+            "finish_reason": None,
+        },
+        {
+            "index": 0,
+            "delta": {"content": ""},
+            "logprobs": {
+                "content": [
+                    {
+                        "token": "",
+                        "logprob": -1.0,
+                        "bytes": [240, 159],
+                        "top_logprobs": [],
+                    }
+                ],
+                "refusal": None,
+            },
+            "finish_reason": None,
+        },
+    ]
+    assert all("logprobs" not in chunks(frames)[at] for at in (0, -1))
+
+
+@pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e9])
+def test_what_is_impossible_is_very_unlikely(logprob):
+    """JSON has no infinity; OpenAI's reference has a number for it."""
+    events = [
+        Text("a", logprobs=(word("a", logprob, [word("a", logprob)]),)),
+        *ended(0),
+    ]
+
+    whole = openai_chat.whole(gather_choices(events), HEAD)
+
+    (token,) = whole["choices"][0]["logprobs"]["content"]
+    assert token["logprob"] == token["top_logprobs"][0]["logprob"] == -9999.0
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
     max_leaves=6,
 )
+INDEXES = st.integers(0, 2)
 CALLS = st.builds(
     Call,
     st.builds(
@@ -290,31 +493,43 @@ CALLS = st.builds(
         name=st.sampled_from(["read", "write-file", "a_b"]),
         arguments=st.dictionaries(st.text(), VALUES, max_size=4),
     ),
+    INDEXES,
 )
+LOGPROBS = st.builds(Logprob, st.text(max_size=4), st.floats(), st.binary(max_size=4))
+TEXTS = st.builds(Text, st.text(), INDEXES, st.lists(LOGPROBS, max_size=2).map(tuple))
 EVENTS = st.lists(
-    st.builds(Text, st.text())
-    | st.builds(Thought, st.text())
-    | CALLS
-    | st.just(Waiting()),
-    max_size=12,
+    TEXTS | st.builds(Thought, st.text(), INDEXES) | CALLS | st.just(Waiting()),
+    max_size=16,
 )
 
 
 @QUICK
-@given(EVENTS, st.sampled_from(["stop", "length", "tools"]))
-def test_the_fold_of_a_stream_is_the_whole(events, reason):
-    """Whatever the events, an SDK that adds up the deltas gets the whole answer."""
-    events = [*events, End(reason, USAGE)]
+@given(EVENTS, st.permutations([0, 1, 2]))
+def test_the_fold_of_a_stream_is_the_whole(events, order):
+    """Whatever the events, an SDK that adds up the deltas gets the whole answers."""
+    events = [*events, *ended(*order)]
 
-    message, finish = fold(streamed(events))
-    whole = openai_chat.whole(gather(events), HEAD)["choices"][0]
+    frames = streamed(events)
+    whole = openai_chat.whole(gather_choices(events), HEAD)
 
-    assert finish == whole["finish_reason"]
-    assert message["role"] == whole["message"]["role"]
-    assert message["content"] == (whole["message"]["content"] or "")
-    assert message["reasoning"] == whole["message"].get("reasoning_content", "")
-    calls = [
-        {"id": c["id"], "type": c["type"], **c["function"]}
-        for c in whole["message"].get("tool_calls", ())
-    ]
-    assert [message["calls"][i] for i in sorted(message["calls"])] == calls
+    valid(whole, "ChatCompletion")
+    for frame in frames[:-1]:
+        valid(frame, "ChatChunk")
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    for choice in whole["choices"]:
+        message, finish = fold(frames, choice["index"])
+        assert finish == choice["finish_reason"]
+        assert message["role"] == choice["message"]["role"]
+        assert message["content"] == (choice["message"]["content"] or "")
+        assert message["reasoning"] == choice["message"].get("reasoning_content", "")
+        calls = [
+            {"id": c["id"], "type": c["type"], **c["function"]}
+            for c in choice["message"].get("tool_calls", ())
+        ]
+        assert [message["calls"][i] for i in sorted(message["calls"])] == calls
+        told = [
+            token
+            for chunk in chunks(frames, choice["index"])
+            for token in chunk.get("logprobs", {}).get("content", ())
+        ]
+        assert told == (choice["logprobs"] or {"content": []})["content"]
