@@ -11,11 +11,10 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import FrameType
+from functools import partial
 
 from . import byok, web_ofa
 from .answer import Answerer, AnswerSettings, tools_off_reason
@@ -23,7 +22,7 @@ from .auth import KeyFile, Keys, NoAuth, key_file_in
 from .banner import Connection
 from .chat import Sampling
 from .config import Config
-from .engine.base import Limits
+from .engine.base import Limits, Status
 from .engine.queue import Queued
 from .engines import make_engine
 from .errors import ConfigError
@@ -33,13 +32,15 @@ from .ports import Place, choose_host, choose_local_port, choose_port, is_loopba
 from .prompts import Prompts, packaged_folder
 from .retrieval import Retrieval, has_private
 from .state import StateFolder
+from .supervisor_link import Link
 from .web import Route, Services, WebSettings, create_app
 from .web_chat import ChatRules
 from .wsgi import Gate, Server, make_server
 
 log = logging.getLogger("ofa.serve")
 
-WATCH_S = 0.5  # how often a model that loads is looked at
+WATCH_S = 0.5  # how often the engine's state is looked at
+BROKEN = 75  # EX_TEMPFAIL of sysexits.h: whoever started this may start it again
 
 # Beside one thread for each reply that runs or waits: probes, lists, refusals.
 SPARE_THREADS = 8
@@ -70,19 +71,26 @@ class Running:
             ended.set()
             if self.retrieval is not None:
                 self.retrieval.close()
-            self.queue.close()
+            if self.exit_code != BROKEN:  # else there is no end to wait for
+                self.queue.close()
 
     def _watch(self, ended: threading.Event) -> None:
-        """Stop where the engine says that its model will never be ready."""
+        """Stop where the engine says that it will never be ready, or never again."""
         while not ended.wait(WATCH_S):
             status = self.queue.status()
-            if status.ready:
-                return
-            if status.final:
+            if status.final or status.broken:
                 log.error("%s", status.reason)
-                self.exit_code = ConfigError.exit_code
-                self.stop()
+                self._leave(status)
                 return
+
+    def _leave(self, status: Status) -> None:
+        if status.final:
+            self.exit_code = ConfigError.exit_code
+            self.stop()
+        else:
+            self.exit_code = BROKEN
+            self.queue.give_up(status.reason)
+            self.server.stop()
 
     def drain(self) -> None:
         """Let running answers end, tell the others, and stop."""
@@ -96,18 +104,26 @@ class Running:
         self.server.stop()
 
 
-def build(config: Config, state: StateFolder, env: Mapping[str, str]) -> Running:
+def build(
+    config: Config,
+    state: StateFolder,
+    env: Mapping[str, str],
+    *,
+    place: Place | None = None,
+    restarted: str = "",
+) -> Running:
     """
     Make and connect everything, and listen; models and indexes load behind it.
 
-    Raises `ConfigError` for whatever was configured and can't be used.
+    *place* is a socket that listens already, *restarted* how the process ended that
+    this one replaces. Raises `ConfigError` for what was configured and can't be used.
     """
     host, why = choose_host(config.server.host, env)
     key_file = _key_file(config, state, host)
     keys = Keys(key_file) if key_file else NoAuth()
     modes = _modes(config)
     prompts = _prompts(config, state, modes)
-    place = choose_port(state, host, config.server.port)
+    place = place or choose_port(state, host, config.server.port)
     engine = make_engine(config.engine, env)
     queue = Queued(engine, running=config.server.running, waiting=config.server.waiting)
     retrieval = _retrieval(config, state, queue)
@@ -118,7 +134,8 @@ def build(config: Config, state: StateFolder, env: Mapping[str, str]) -> Running
         lookup=retrieval.lookup if retrieval else None,
         settings=_answer_settings(config),
     )
-    services = Services(answerer, modes, queue.limits, queue.status, keys.check)
+    status = partial(_status, queue, restarted)
+    services = Services(answerer, modes, queue.limits, status, keys.check)
     server = make_server(
         create_app(
             services, _web_settings(config, host), _own_routes(config, modes, queue)
@@ -137,27 +154,27 @@ def build(config: Config, state: StateFolder, env: Mapping[str, str]) -> Running
     return Running(server, queue, retrieval, modes, connection, config.server.drain_s)
 
 
-def run(running: Running) -> int:
+def run(
+    running: Running, announce: Callable[[], None], link: Link | None = None
+) -> int:
     """
-    Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
+    Serve until told to stop; return 0, 78 for a model that can't load, or `BROKEN`.
 
-    Returns 0, or 78 if the model turned out not to load. Called on the main thread,
-    where signals arrive.
+    *announce* is called once, when whoever it tells will be answered. SIGTERM and
+    SIGINT drain, a second one ends it at once; with a *link* its supervisor decides on
+    that, and signals only drain. Called on the main thread, where signals arrive.
     """
-    stopping: list[threading.Thread] = []
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        first = not stopping
-        work = running.drain if first else running.stop
-        thread = threading.Thread(target=work, name="ofa-stop", daemon=True)
-        stopping.append(thread)
-        thread.start()
-
+    stops = _Stops(running)
+    act = stops.next if link is None else stops.drain
     before = {
-        number: signal.signal(number, leave)
+        number: signal.signal(number, lambda *_: act())
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
+        if link is not None:
+            orders = {"drain": stops.drain, "stop": stops.cut}
+            link.attach(running.queue.status, orders)
+        announce()
         running.run()
     finally:
         for number, handler in before.items():
@@ -165,16 +182,41 @@ def run(running: Running) -> int:
     return running.exit_code
 
 
-def set_up_logging(*, quiet: bool) -> None:
-    """Send one line an event to standard error, without any content of chats."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="[ofa-serve] %(message)s"
-    )
-    logging.getLogger("ofa").setLevel(logging.INFO)
-    # A client that leaves is no news: the access log tells what became of its request.
-    logging.getLogger("ofa.http").setLevel(logging.WARNING)
-    if quiet:
-        logging.getLogger("ofa.access").setLevel(logging.WARNING)
+class _Stops:
+    """Stops a server on threads of its own: handlers of signals must not wait."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._draining = False
+
+    def next(self) -> None:
+        """Drain; the next time, cut."""
+        if self._draining:
+            self.cut()
+        else:
+            self.drain()
+
+    def drain(self) -> None:
+        """Let running answers end, however often this is called."""
+        if not self._draining:
+            self._draining = True
+            self._start(self._running.drain)
+
+    def cut(self) -> None:
+        """End running answers at once."""
+        self._start(self._running.stop)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="ofa-stop", daemon=True).start()
+
+
+def _status(queue: Queued, restarted: str) -> Status:
+    """Return the engine's status, with the reason why it is not ready again."""
+    status = queue.status()
+    if status.ready or not restarted:
+        return status
+    why = f"{status.reason} (restarted: the last one {restarted})"
+    return replace(status, reason=why)
 
 
 def _key_file(config: Config, state: StateFolder, host: str) -> KeyFile | None:

@@ -18,7 +18,7 @@ LEVELS = (
     ("modes",),
     ("prompts", "protocols", "engine", "rag"),
     ("answer",),
-    ("web", "wsgi", "byok", "clients", "banner", "client", "first_index"),
+    ("web", "wsgi", "supervisor", "byok", "clients", "banner", "client", "first_index"),
     ("engines", "retrieval"),
     ("serve",),
     ("cli", "__main__"),

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
+from typing import TYPE_CHECKING
 
+from ..config import Config
 from .common import Subparsers, add_site_option, load_config, state_of
+
+if TYPE_CHECKING:
+    from ..banner import Connection
+    from ..supervisor_link import Link
 
 # (flags, configuration key, what a value is, help); the second flag of a row is
 # upstream's, kept so that its users' scripts go on working.
@@ -77,28 +84,74 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         action="store_true",
         help="print only one line of JSON: where the server is and how to get there",
     )
+    parser.add_argument(
+        "--no-supervisor",
+        action="store_true",
+        help="run in one process, as debuggers need it; nothing starts it again",
+    )
     parser.set_defaults(func=_serve)
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from .. import banner, serve
+    from ..supervisor_link import find_link
 
+    link = find_link(os.environ)
+    if link is not None:
+        link.start()
     config = load_config(args)
     _leave_no_core()
-    serve.set_up_logging(quiet=config.server.quiet)
-    running = serve.build(config, state_of(), os.environ)
-    if args.json:
-        print(banner.as_json(running.connection), flush=True)
-    else:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(banner.render(running.connection, colour=colour), flush=True)
-        print(f"[ofa-serve] {banner.as_json(running.connection)}", file=sys.stderr)
-    code = serve.run(running)
+    _set_up_logging(quiet=config.server.quiet)
+    if link is None and not args.no_supervisor:
+        return _supervise(config)
+    return _work(args, config, link)
+
+
+def _supervise(config: Config) -> int:
+    """Keep the port, and a worker that serves on it."""
+    from ..ports import choose_host, choose_port
+    from ..supervisor import Patience, Supervisor
+
+    state = state_of()
+    host, _ = choose_host(config.server.host, os.environ)
+    place = choose_port(state, host, config.server.port)
+    for problem in state.problems:
+        logging.getLogger("ofa.serve").warning("%s", problem)
+    # As this process was started, so that the same code is found by the same path.
+    command = [sys.executable, *sys.orig_argv[1:]]
+    patience = Patience(config.engine.stall_s, config.server.drain_s)
+    return Supervisor(command, os.environ, place, patience).run()
+
+
+def _work(args: argparse.Namespace, config: Config, link: Link | None) -> int:
+    """Be the server: alone, or as a supervisor's worker."""
+    from .. import serve
+
+    place, restarted = (link.place, link.restarted) if link else (None, "")
+    running = serve.build(
+        config, state_of(), os.environ, place=place, restarted=restarted
+    )
+
+    def announce() -> None:
+        if link is None or link.first:
+            _announce(running.connection, as_json=args.json)
+
+    code = serve.run(running, announce, link)
     # Everything of ours is closed by now. Native threads of MLX and torch, one that
     # loads a model too, abort the process if the interpreter goes away under them.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _announce(connection: Connection, *, as_json: bool) -> None:
+    from .. import banner
+
+    if as_json:
+        print(banner.as_json(connection), flush=True)
+        return
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(banner.render(connection, colour=colour), flush=True)
+    print(f"[ofa-serve] {banner.as_json(connection)}", file=sys.stderr)
 
 
 def _leave_no_core() -> None:
@@ -109,3 +162,15 @@ def _leave_no_core() -> None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def _set_up_logging(*, quiet: bool) -> None:
+    """Send one line an event to standard error, without any content of chats."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="[ofa-serve] %(message)s"
+    )
+    logging.getLogger("ofa").setLevel(logging.INFO)
+    # A client that leaves is no news: the access log tells what became of its request.
+    logging.getLogger("ofa.http").setLevel(logging.WARNING)
+    if quiet:
+        logging.getLogger("ofa.access").setLevel(logging.WARNING)

@@ -12,7 +12,14 @@ from contextlib import closing
 from functools import partial
 
 from ..chat import Chat, End, Event, Waiting
-from ..errors import Cancelled, EngineError, OfaError, Overloaded, ShuttingDown
+from ..errors import (
+    Cancelled,
+    EngineError,
+    NotReady,
+    OfaError,
+    Overloaded,
+    ShuttingDown,
+)
 from .base import Engine, Limits, Reply, Status
 from .line import Line
 
@@ -47,6 +54,7 @@ class Queued:
         self._emptied = threading.Condition(self._lock)
         self._places: set[Place] = set()
         self._open = True
+        self._lost = ""  # why the engine won't answer again in this process
         self._workers = [
             threading.Thread(target=self._work, name=f"ofa-queue-{n}", daemon=True)
             for n in range(running)
@@ -62,6 +70,8 @@ class Queued:
         goes back when its reply ends or is closed, or by `Place.release`.
         """
         with self._lock:
+            if self._lost:
+                raise _lost(self._lost)
             if not self._open:
                 raise ShuttingDown("the server is stopping; ask again in a minute")
             if len(self._places) >= self._capacity:
@@ -82,7 +92,9 @@ class Queued:
 
     def status(self) -> Status:
         """Return the inner engine's, or that the queue is draining."""
-        return self._engine.status() if self._open else Status(False, "shutting down")
+        if self._open or self._lost:
+            return self._engine.status()
+        return Status(False, "shutting down")
 
     def warm(self, beginnings: Sequence[Chat]) -> None:
         """Pass *beginnings* on to the inner engine: they take no place."""
@@ -114,6 +126,15 @@ class Queued:
         for place in leftover:
             place.cut(ShuttingDown("the server stopped before the answer was complete"))
         return not leftover
+
+    def give_up(self, why: str) -> None:
+        """Admit nobody more and end every reply with *why* the engine is lost."""
+        with self._lock:
+            self._lost = why
+            self._open = False
+            leftover = tuple(self._places)
+        for place in leftover:
+            place.cut(_lost(why))
 
     def close(self) -> None:
         """Drain at once, end the threads, close the inner engine."""
@@ -251,6 +272,13 @@ class _Job:
             if self._closed.is_set():
                 return
             self._out.put(event)
+
+
+def _lost(why: str) -> NotReady:
+    return NotReady(
+        f"{why}; the server starts again, ask in a few seconds",
+        code="engine_restarting",
+    )
 
 
 def _as_engine_error(exc: Exception) -> EngineError:

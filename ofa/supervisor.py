@@ -1,0 +1,314 @@
+"""
+A small process that keeps the port and starts the server's worker again when it dies.
+
+It does nothing that could fail: no web framework, no model, one thread, one loop over
+sockets. The worker is a whole `ofa serve` that got the listening socket from here; one
+that ends, stalls or gives its engine up is replaced, and until the next one listens the
+stand-in answers in its place. Knows processes and sockets; nothing of chats.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from .errors import ConfigError
+from .ports import Place
+from .supervisor_standin import StandIn
+from .supervisor_worker import Worker, gave_up
+
+GAVE_UP = 70  # EX_SOFTWARE of sysexits.h
+
+_TICK_S = 0.25
+_SUSPENDED_S = 2.0  # a turn this long was a stopped process or a sleeping laptop
+_LEAST_STALL_S = 5.0  # a busy machine delays beats as well
+_ABORT_S = 1.0  # for an aborted worker to write its stacks
+_BROKEN_S = 5.0  # for one whose engine is broken to tell its clients
+# Beyond the grace of running answers: closing sockets and the engine.
+_CLOSING_S = 10.0
+_CUTTING_S = 8.0
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NEVER = float("inf")
+
+log = logging.getLogger("ofa.supervisor")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a worker may take."""
+
+    stall_s: float  # for an engine's step; the beats' limit follows from it
+    drain_s: float  # for running answers, once it is to stop
+
+    @property
+    def silence_s(self) -> float:
+        """Between two beats."""
+        return max(_LEAST_STALL_S, self.stall_s + 1.0)
+
+
+class Restarts:
+    """How often a worker may be started again: 3 times in 10 minutes, ever later."""
+
+    WAITS_S = (0.2, 1.0, 5.0)
+    WINDOW_S = 600.0
+
+    def __init__(self) -> None:
+        self._at_s: list[float] = []
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Return how long to wait for the next start; None if there is to be none."""
+        self._at_s = [at for at in self._at_s if now_s - at < self.WINDOW_S]
+        if len(self._at_s) == len(self.WAITS_S):
+            return None
+        self._at_s.append(now_s)
+        return self.WAITS_S[len(self._at_s) - 1]
+
+    @property
+    def count(self) -> int:
+        """How many there were in the last ten minutes."""
+        return len(self._at_s)
+
+
+class Supervisor:
+    """
+    Runs *command* as the worker on *place* until it is done, and returns an exit code.
+
+    The code is 0 after SIGTERM, SIGINT or SIGHUP (the first drains, the second cuts),
+    the worker's own for a configuration that can't be used, `GAVE_UP` for a worker that
+    dies again and again.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        place: Place,
+        patience: Patience,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._start = partial(Worker.start, command, env, place)
+        self._place = place
+        self._patience = patience
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._stand_in = StandIn(place.socket, self._selector, clock)
+        self._restarts = Restarts()
+        self._worker: Worker | None = None
+        self._announced = False  # a worker has said where the server is
+        self._restarted = ""  # how the last worker ended
+        self._ended_at_s = _NEVER
+        self._start_at_s = 0.0
+        self._heard_at_s = 0.0
+        self._kill_at_s = _NEVER
+        self._stops = 0  # how often it was told to stop
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Run until stopped, or until there is no point in another start."""
+        self._stand_in.reason = "the server is starting"
+        with _arriving_signals() as signals:
+            self._selector.register(
+                signals, selectors.EVENT_READ, partial(self._take_signals, signals)
+            )
+            try:
+                while self._exit_code is None:
+                    self._look()
+                    self._wait()
+            finally:
+                self._close()
+        return self._exit_code
+
+    # -- a turn of the loop --------------------------------------------------------
+
+    def _wait(self) -> None:
+        before_s = self._clock()
+        for key, _ in self._selector.select(_TICK_S):
+            key.data()
+        self._stand_in.tend()
+        if self._clock() - before_s > _SUSPENDED_S:
+            self._heard_at_s = self._clock()  # the worker may have been stopped as well
+
+    def _look(self) -> None:
+        worker, now_s = self._worker, self._clock()
+        if worker is None:
+            if self._stops:
+                self._exit_code = 0
+            elif now_s >= self._start_at_s:
+                self._launch()
+        elif how := worker.ended():
+            self._bury(worker, how)
+        else:
+            self._watch(worker, now_s)
+        self._hand_over()
+
+    def _launch(self) -> None:
+        now_s = self._clock()
+        try:
+            worker = self._start(first=not self._announced, restarted=self._restarted)
+        except OSError as error:  # no memory, no process left
+            how = f"could not be started: {error.strerror}"
+            self._mourn(how)
+            self._again(how)
+            return
+        self._worker = worker
+        self._heard_at_s = now_s
+        self._kill_at_s = _NEVER
+        hear = partial(self._hear, worker)
+        self._selector.register(worker.wire, selectors.EVENT_READ, hear)
+
+    def _hear(self, worker: Worker) -> None:
+        was_ready = worker.beat.ready
+        if not worker.hear():
+            self._selector.unregister(worker.wire)
+            return
+        self._heard_at_s = self._clock()
+        self._announced = self._announced or worker.beat.listening
+        if worker.beat.ready and not was_ready and self._restarted:
+            away_s = self._clock() - self._ended_at_s
+            log.info("the server answers again, after %.1f s", away_s)
+
+    def _watch(self, worker: Worker, now_s: float) -> None:
+        """Look after a worker that lives."""
+        silent_s = now_s - self._heard_at_s
+        if now_s >= self._kill_at_s:
+            self._kill_at_s = _NEVER
+            worker.send(signal.SIGKILL)
+        elif worker.lost:
+            return
+        elif worker.beat.broken:
+            # It tells its clients and leaves by itself, if it still can.
+            self._lose(worker, gave_up(worker.beat), _BROKEN_S)
+        elif silent_s > self._patience.silence_s:
+            # Aborting writes down where it hangs, even where native code holds it.
+            self._lose(worker, f"gave no sign of life for {silent_s:.0f} s", _ABORT_S)
+            worker.send(signal.SIGABRT)
+
+    def _lose(self, worker: Worker, cause: str, within_s: float) -> None:
+        worker.cause = cause
+        self._kill_at_s = min(self._kill_at_s, self._clock() + within_s)
+        self._mourn(cause)
+
+    def _bury(self, worker: Worker, how: str) -> None:
+        """Decide what comes after a worker that ended."""
+        self._worker = None
+        with suppress(KeyError):  # its end was heard
+            self._selector.unregister(worker.wire)
+        worker.wire.close()
+        if self._stops:
+            if worker.exit_code:
+                log.warning("the server's worker %s while it stopped", how)
+            self._exit_code = 0
+        elif worker.exit_code in (0, ConfigError.exit_code) and not worker.lost:
+            self._exit_code = worker.exit_code
+        else:
+            if not worker.lost:
+                self._mourn(how)
+            self._again(how)
+
+    def _mourn(self, how: str) -> None:
+        self._ended_at_s = self._clock()
+        self._restarted = how
+        self._stand_in.reason = f"the server's worker {how}, and starts again"
+
+    def _again(self, how: str) -> None:
+        wait_s = self._restarts.wait_s(self._clock())
+        if wait_s is None:
+            log.error(
+                "giving up: the server's worker %s, after %d restarts in ten minutes",
+                how,
+                self._restarts.count,
+            )
+            self._exit_code = GAVE_UP
+            return
+        self._start_at_s = self._clock() + wait_s
+        log.warning(
+            "the server's worker %s; it starts again in %g s (restart %d of %d)",
+            how,
+            wait_s,
+            self._restarts.count,
+            len(Restarts.WAITS_S),
+        )
+
+    def _hand_over(self) -> None:
+        """Let the worker take connections if it does, else the stand-in."""
+        worker = self._worker
+        if self._stops:
+            return
+        if worker is None or worker.lost or not worker.beat.listening:
+            self._stand_in.open()
+        elif self._stand_in.is_open:
+            self._stand_in.close()
+            worker.order("go")
+
+    # -- stopping ------------------------------------------------------------------
+
+    def _take_signals(self, signals: socket.socket) -> None:
+        try:
+            numbers = signals.recv(64)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number in _STOPS:
+                self._stop()
+
+    def _stop(self) -> None:
+        """Have the worker drain; the second time cut, the third time end at once."""
+        self._stops += 1
+        self._stand_in.close()
+        self._place.socket.close()  # the worker's own copy takes who still comes
+        worker = self._worker
+        if worker is None:
+            return
+        if not worker.beat.listening or worker.lost:
+            within_s = _CUTTING_S
+            worker.send(signal.SIGTERM)
+        elif self._stops == 1:
+            within_s = self._patience.drain_s + _CLOSING_S
+            worker.order("drain")
+        else:
+            within_s = _CUTTING_S if self._stops == 2 else 0
+            worker.order("stop")
+        self._kill_at_s = min(self._kill_at_s, self._clock() + within_s)
+
+    def _close(self) -> None:
+        if self._worker is not None:  # only after a defect of ours
+            self._worker.send(signal.SIGKILL)
+            self._worker.wire.close()
+        self._stand_in.close()
+        self._stand_in.drop_all()
+        self._place.socket.close()
+        self._selector.close()
+
+
+@contextmanager
+def _arriving_signals() -> Iterator[socket.socket]:
+    """
+    Have signals arrive as bytes on a socket: those to stop, and a child's end.
+
+    A hang-up that is ignored, as nohup does, stays so.
+    """
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setblocking(False)
+    hung_up = signal.getsignal(signal.SIGHUP)
+    wanted = [s for s in _STOPS if s != signal.SIGHUP or hung_up != signal.SIG_IGN]
+    wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    before = {
+        number: signal.signal(number, lambda *_: None)
+        for number in (*wanted, signal.SIGCHLD)
+    }
+    try:
+        with ours, theirs:
+            yield ours
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
