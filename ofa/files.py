@@ -13,14 +13,14 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 # A stale NFS handle or a passing I/O error is gone at the next open; twice is
 # what an interactive start can afford.
 _PASSING = frozenset({errno.ESTALE, errno.EIO})
 _TRIES = 3
-_SPARE = ".new"  # what a file is called until it is whole
+SPARE = ".new"  # what a file is called until it is whole
 # What opening a link or a socket says, the last one on macOS.
 _NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.EOPNOTSUPP})
 _MAX_LINKS = 40  # Linux's own limit on links in one path
@@ -88,7 +88,7 @@ def finish_making(path: Path) -> None:
     """Remove the second name that a `make_file` cut short left beside *path*."""
     made = path.lstat()
     for spare in path.parent.iterdir():
-        if spare.name.startswith(f".{path.name}.") and spare.suffix == _SPARE:
+        if spare.name.startswith(f".{path.name}.") and spare.suffix == SPARE:
             with contextlib.suppress(FileNotFoundError):  # its maker was faster
                 if os.path.samestat(spare.lstat(), made):
                     spare.unlink()
@@ -111,7 +111,7 @@ def read_own(path: Path, *, limit_bytes: int) -> tuple[bytes, os.stat_result]:
 
 
 @contextlib.contextmanager
-def open_own(path: Path) -> Iterator[BinaryIO]:
+def open_own(path: Path) -> Iterator[BufferedReader]:
     """Open *path* on the terms of `read_own`, for what is read part by part."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -171,7 +171,7 @@ def roots_as_seen(uid_map: str, overflow: int) -> tuple[int, ...]:
 
 
 def _write_spare(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
-    spare = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_SPARE}")
+    spare = path.with_name(f".{path.name}.{secrets.token_hex(8)}{SPARE}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(spare, flags, 0o600)
     try:

@@ -11,12 +11,12 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-from .prefix_index import Chain, Found, Index, pack
+from .prefix_disk import DiskHeld, PrefixDisk, Stored
+from .prefix_file import Kind
+from .prefix_index import BLOCK, Chain, Found, Index, pack
 from .snapshot import Snapshot
-
-Kind = Literal["system", "history", "prompt", "answer"]
 
 # Metal holds about half a million live buffers in all (mlx-lm #1672); an entry has two
 # a layer, about 130 for the largest Gemma. 256 leave most of them to the model, and so
@@ -32,6 +32,8 @@ _SUPERSEDED_BY: dict[Kind, frozenset[Kind]] = {
     "prompt": frozenset({"history", "prompt", "answer"}),
     "answer": frozenset({"history", "prompt", "answer"}),
 }
+
+__all__ = ["Held", "Hit", "Kind", "Match", "PrefixStore"]
 
 log = logging.getLogger("ofa.engine.mlx")
 
@@ -66,6 +68,7 @@ class Held:
     refused: int
     evicted: int
     superseded: int  # dropped because a later entry serves in their place
+    disk: DiskHeld | None  # None: there is no such tier
 
 
 @dataclass(eq=False)
@@ -100,7 +103,8 @@ class PrefixStore:
     `match` and `held` may be called on any thread; `take` and `put` on the engine's.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, disk: PrefixDisk | None = None) -> None:
+        self._disk = disk
         self._lock = threading.Lock()
         self._limit_bytes = limit_bytes
         self._index: Index[_Entry] = Index()
@@ -127,33 +131,25 @@ class PrefixStore:
 
     def match(self, ids: Sequence[int], owner: str) -> Match:
         """Return how many tokens `take` would find kept for *owner* now."""
-        chain = Chain(pack(ids))
-        with self._lock:
-            found = self._index.find(chain, owner)
+        found, stored = self._find(Chain(pack(ids)), owner)
+        if stored.entry is not None:
+            return Match(stored.tokens, _reason(stored, len(ids)) + " from disk")
         return Match(found.tokens, _reason(found, len(ids)))
 
     def take(self, ids: Sequence[int], owner: str) -> Hit | None:
         """Return caches with as much of *ids* in them as there is, but for the last."""
         chain = Chain(pack(ids))
         while True:
-            with self._lock:
-                found = self._index.find(chain, owner)
-                entry = found.entry
-                if entry is None:
-                    self._counts["misses"] += 1
-                    return None
-                self._refresh(entry)
-            try:
-                layers = entry.snapshot.restore(found.tokens)
-            except ValueError as error:
-                log.warning("a kept prefix can't be used: %s", error)
-                with self._lock:
-                    self._drop(entry)
-                continue
-            with self._lock:
-                self._counts["hits"] += 1
-                self._counts["reused_tokens"] += found.tokens
-            return Hit(found.tokens, layers)
+            found, stored = self._find(chain, owner)
+            hit: Hit | None = None
+            if stored.entry is not None:
+                hit = self._take_stored(stored.entry, stored.tokens)
+            elif found.entry is not None:
+                hit = self._take_kept(found.entry, found.tokens)
+            if hit is not None or (found.entry is None and stored.entry is None):
+                self._count_take(hit)
+                return hit
+            # What was found turned out useless and is gone: there may be another.
 
     def put(
         self,
@@ -180,13 +176,12 @@ class PrefixStore:
             self._refuse(str(error))
             return False
         entry = _Entry(owner, chain.packed, snapshot, kind, saved_s)
-        with self._lock:
-            if entry.nbytes > self._limit_bytes:
-                self._counts["refused"] += 1
-                return False
-            self._supersede(entry, chain)
-            self._make_room(entry.nbytes, 1)
-            self._add(entry)
+        if not self._keep(entry, chain):
+            return False
+        if self._disk is not None:
+            self._disk.offer(
+                snapshot, chain.packed, owner=owner, kind=kind, saved_s=saved_s
+            )
         return True
 
     def clear(self) -> None:
@@ -203,8 +198,55 @@ class PrefixStore:
                 nbytes=self._nbytes,
                 limit_bytes=self._limit_bytes,
                 superseded=self._superseded,
+                disk=self._disk.held() if self._disk is not None else None,
                 **self._counts,
             )
+
+    def _find(self, chain: Chain, owner: str) -> tuple[Found[_Entry], Found[Stored]]:
+        """Return what memory has, and what the disk has if that is worth reading."""
+        with self._lock:
+            found = self._index.find(chain, owner)
+        if self._disk is None:
+            return found, Found()
+        stored = self._disk.find(chain, owner)
+        return found, stored if stored.tokens >= found.tokens + BLOCK else Found()
+
+    def _take_kept(self, entry: _Entry, tokens: int) -> Hit | None:
+        try:
+            layers = entry.snapshot.restore(tokens)
+        except ValueError as error:
+            log.warning("a kept prefix can't be used: %s", error)
+            with self._lock:
+                self._drop(entry)
+            return None
+        with self._lock:
+            self._refresh(entry)
+        return Hit(tokens, layers)
+
+    def _take_stored(self, stored: Stored, tokens: int) -> Hit | None:
+        """Read a file, and keep in memory what was in it."""
+        snapshot = self._disk.load(stored) if self._disk is not None else None
+        if snapshot is None:
+            return None
+        facts = stored.head.facts
+        entry = _Entry(facts.owner, stored.packed, snapshot, facts.kind, facts.saved_s)
+        self._keep(entry, Chain(entry.packed))
+        return Hit(tokens, snapshot.restore(tokens))
+
+    def _count_take(self, hit: Hit | None) -> None:
+        with self._lock:
+            self._counts["hits" if hit else "misses"] += 1
+            self._counts["reused_tokens"] += hit.tokens if hit else 0
+
+    def _keep(self, entry: _Entry, chain: Chain) -> bool:
+        with self._lock:
+            if entry.nbytes > self._limit_bytes:
+                self._counts["refused"] += 1
+                return False
+            self._supersede(entry, chain)
+            self._make_room(entry.nbytes, 1)
+            self._add(entry)
+        return True
 
     def _refresh(self, entry: _Entry) -> None:
         """Rank *entry* as a newcomer of its worth (GreedyDual-Size)."""
@@ -267,7 +309,7 @@ class PrefixStore:
             log.info("a prefix is not kept: %s", why)
 
 
-def _reason(found: Found[_Entry], asked: int) -> str:
+def _reason(found: Found[Any], asked: int) -> str:
     if found.tokens:
         return f"{found.tokens} of {asked} tokens"
     if not found.known:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
 
 EVERYBODY = ""  # the owner whose entries serve all
-_BLOCK = 64  # tokens a link
+BLOCK = 64  # tokens a link
 _WORD = 4  # bytes a token
 _LINK = 16  # bytes of hash a link: only to find entries, the tokens decide
 # How `common` strides, in bytes: a slice is compared by memcmp, so large ones first.
@@ -56,6 +56,11 @@ def count(packed: bytes) -> int:
     return len(packed) // _WORD
 
 
+def width(tokens: int) -> int:
+    """Return how many bytes `pack` makes of so many tokens."""
+    return tokens * _WORD
+
+
 def common(one: bytes, other: bytes) -> int:
     """Return how many tokens both begin with."""
     size = min(len(one), len(other))
@@ -75,9 +80,9 @@ class Chain:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the link of no block, of one, of two and so on."""
-        for blocks in range(len(self.packed) // (_BLOCK * _WORD) + 1):
+        for blocks in range(len(self.packed) // (BLOCK * _WORD) + 1):
             if blocks == len(self._links):
-                block = self.packed[(blocks - 1) * _BLOCK * _WORD :][: _BLOCK * _WORD]
+                block = self.packed[(blocks - 1) * BLOCK * _WORD :][: BLOCK * _WORD]
                 self._links.append(_link(self._links[-1], block))
             yield self._links[blocks]
 
