@@ -15,6 +15,7 @@ Every error ofa raises on purpose, and the status a client sees.
     x Overloaded              429  queue_full
     x Cancelled               499  cancelled
     x NotReady                503  not_ready
+    x OutOfMemory             503  engine_oom
     x ShuttingDown            503  server_shutdown
     x EngineTimeout           504  engine_timeout
   + ConfigError               (the command line: exit code 78, EX_CONFIG)
@@ -124,6 +125,13 @@ class NotReady(EngineError):
     """The model is not loaded yet, or is being brought back."""
 
     status, code = 503, "not_ready"
+    retry_after_s = 10
+
+
+class OutOfMemory(EngineError):
+    """There was not enough memory for this request; a smaller one may do."""
+
+    status, code = 503, "engine_oom"
     retry_after_s = 10
 
 

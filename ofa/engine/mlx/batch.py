@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ...errors import EngineError, OfaError
+from ...errors import EngineError, OfaError, OutOfMemory
 from ..line import Line
 from .lm import Generator, Model, make_generator
 from .prefix import Kind
@@ -339,10 +339,10 @@ class Batch:
         self._faults.append(time.monotonic())
         if _is_out_of_memory(error):
             self._store.clear()
-            told = EngineError("there was not enough memory; send less", code="oom")
+            self._fail_running(OutOfMemory("there was not enough memory; send less"))
         else:
-            told = EngineError("the engine failed in this answer; send it again")
-        self._fail_running(told)
+            message = "the engine failed in this answer; send it again"
+            self._fail_running(EngineError(message))
         self._generator = self._make()
         mx.clear_cache()
 

@@ -19,10 +19,12 @@ from ofa.errors import (
     Cancelled,
     ConfigError,
     ContextLengthExceeded,
-    EngineError,
     NotReady,
+    OutOfMemory,
     ShuttingDown,
 )
+
+from .odd import odd_engine
 
 GREEDY = Sampling(temperature=0.0, max_tokens=24)
 # Below, across and far past the window of 32 tokens.
@@ -380,38 +382,6 @@ def test_closed_before_it_is_read(engine):
     assert emptied(engine)
 
 
-class Odd:
-    """A model that does as *act* says before each call; used as a model otherwise."""
-
-    def __init__(self, model, act):
-        self._model = model
-        self._act = act
-
-    def __call__(self, tokens, cache=None):
-        """Run the model."""
-        self._act(tokens)
-        return self._model(tokens, cache=cache)
-
-    def __getattr__(self, name):
-        return getattr(self._model, name)
-
-
-def odd_engine(folder, act, **more):
-    """Return an engine whose model calls *act* with the tokens of each step."""
-
-    def load():
-        loaded = lm.load(str(folder))
-        return lm.Loaded(
-            Odd(loaded.model, act),
-            loaded.tokenizer,
-            loaded.config,
-            loaded.ends,
-            loaded.numbers,
-        )
-
-    return MlxEngine(folder, Settings(**more), load=load)
-
-
 def test_cancel_in_prefill_and_in_line(folders):
     """Closed while a prompt is read or before it is, the work ends with its chunk."""
     reading, go_on = threading.Event(), threading.Event()
@@ -470,7 +440,7 @@ def test_R001_an_exception_in_a_step_ends_what_runs_and_nothing_else(folders):
             with ThreadPoolExecutor(3) as pool:
                 failures = [pool.submit(gather, reply) for reply in replies]
                 errors = [failure.exception(10) for failure in failures]
-            assert [type(error) for error in errors] == [EngineError] * 3
+            assert [type(error) for error in errors] == [OutOfMemory] * 3
             assert all("499000" not in str(error) for error in errors)
         assert time.monotonic() - start < 6
         assert engine.status().reason == "3 steps failed within 60 s"
