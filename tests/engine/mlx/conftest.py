@@ -22,6 +22,19 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def models(folders, tmp_path_factory):
+    """The tiny models on the tests' own thread, and a Llama, which has no windows."""
+    import mlx_lm
+
+    folder = tmp_path_factory.mktemp("llama")
+    llama = tiny.save_model(folder, tiny.LLAMA_MODEL, tiny.spm_plan(tiny.GEMMA_3))
+    return {
+        name: mlx_lm.load(str(path))[0]
+        for name, path in (*folders.items(), ("llama", llama))
+    }
+
+
+@pytest.fixture(scope="session")
 def engines(folders):
     """One engine on each, for the tests that do not break theirs."""
     from ofa.engine.mlx.engine import MlxEngine, Settings

@@ -218,6 +218,20 @@ GEMMA_4_MODEL = {
     "max_position_embeddings": 1024,
     "eos_token_id": [1],
 }
+# Attends to all tokens in every layer, so that its caches can be cut back.
+LLAMA_MODEL = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+    "eos_token_id": [1],
+}
 
 
 def save_model(folder: Path, config: dict, plan: dict, *, seed: int = 7) -> Path:
