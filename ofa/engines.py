@@ -23,7 +23,7 @@ def make_engine(engine: EngineSection, env: Mapping[str, str]) -> Engine:
 def _scripted(engine: EngineSection, env: Mapping[str, str]) -> Engine:
     from .engine.scripted import ScriptedEngine
 
-    return ScriptedEngine.load(Path(engine.script))
+    return ScriptedEngine.load(Path(engine.script), stall_s=engine.stall_s)
 
 
 def _upstream(engine: EngineSection, env: Mapping[str, str]) -> Engine:

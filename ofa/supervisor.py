@@ -28,7 +28,7 @@ GAVE_UP = 70  # EX_SOFTWARE of sysexits.h
 
 _TICK_S = 0.25
 _SUSPENDED_S = 2.0  # a turn this long was a stopped process or a sleeping laptop
-_LEAST_STALL_S = 5.0  # a busy machine delays beats as well
+_LEAST_SILENCE_S = 5.0  # a busy machine delays beats as well
 _ABORT_S = 1.0  # for an aborted worker to write its stacks
 _BROKEN_S = 5.0  # for one whose engine is broken to tell its clients
 # Beyond the grace of running answers: closing sockets and the engine.
@@ -42,38 +42,38 @@ log = logging.getLogger("ofa.supervisor")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a worker may take."""
+    """How long a worker may take, and how often it may die."""
 
-    stall_s: float  # for an engine's step; the beats' limit follows from it
+    silence_s: float  # between two beats
     drain_s: float  # for running answers, once it is to stop
+    # Before each restart: no more than these are made within the window.
+    waits_s: tuple[float, ...] = (0.2, 1.0, 5.0)
+    window_s: float = 600.0
 
-    @property
-    def silence_s(self) -> float:
-        """Between two beats."""
-        return max(_LEAST_STALL_S, self.stall_s + 1.0)
+
+def silence_limit_s(stall_s: float) -> float:
+    """Return how long beats may stay away where a step of *stall_s* is none to end."""
+    return max(_LEAST_SILENCE_S, stall_s + 1.0)
 
 
 class Restarts:
-    """How often a worker may be started again: 3 times in 10 minutes, ever later."""
+    """Counts restarts: each waits longer, and after the last there is none."""
 
-    WAITS_S = (0.2, 1.0, 5.0)
-    WINDOW_S = 600.0
-
-    def __init__(self) -> None:
+    def __init__(self, waits_s: Sequence[float], window_s: float) -> None:
+        self._waits_s = waits_s
+        self._window_s = window_s
         self._at_s: list[float] = []
 
-    def wait_s(self, now_s: float) -> float | None:
-        """Return how long to wait for the next start; None if there is to be none."""
-        self._at_s = [at for at in self._at_s if now_s - at < self.WINDOW_S]
-        if len(self._at_s) == len(self.WAITS_S):
+    def __str__(self) -> str:
+        return f"{len(self._at_s)} of {len(self._waits_s)}"
+
+    def next_wait_s(self, now_s: float) -> float | None:
+        """Count one, and return how long it is to wait; None if there is to be none."""
+        self._at_s = [at for at in self._at_s if now_s - at < self._window_s]
+        if len(self._at_s) == len(self._waits_s):
             return None
         self._at_s.append(now_s)
-        return self.WAITS_S[len(self._at_s) - 1]
-
-    @property
-    def count(self) -> int:
-        """How many there were in the last ten minutes."""
-        return len(self._at_s)
+        return self._waits_s[len(self._at_s) - 1]
 
 
 class Supervisor:
@@ -100,7 +100,7 @@ class Supervisor:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._stand_in = StandIn(place.socket, self._selector, clock)
-        self._restarts = Restarts()
+        self._restarts = Restarts(patience.waits_s, patience.window_s)
         self._worker: Worker | None = None
         self._announced = False  # a worker has said where the server is
         self._restarted = ""  # how the last worker ended
@@ -219,22 +219,22 @@ class Supervisor:
         self._stand_in.reason = f"the server's worker {how}, and starts again"
 
     def _again(self, how: str) -> None:
-        wait_s = self._restarts.wait_s(self._clock())
+        wait_s = self._restarts.next_wait_s(self._clock())
         if wait_s is None:
             log.error(
-                "giving up: the server's worker %s, after %d restarts in ten minutes",
+                "giving up after %d restarts in %g s: the server's worker %s",
+                len(self._patience.waits_s),
+                self._patience.window_s,
                 how,
-                self._restarts.count,
             )
             self._exit_code = GAVE_UP
             return
         self._start_at_s = self._clock() + wait_s
         log.warning(
-            "the server's worker %s; it starts again in %g s (restart %d of %d)",
+            "the server's worker %s; it starts again in %g s (restart %s)",
             how,
             wait_s,
-            self._restarts.count,
-            len(Restarts.WAITS_S),
+            self._restarts,
         )
 
     def _hand_over(self) -> None:

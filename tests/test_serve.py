@@ -1,16 +1,9 @@
 """`ofa serve` as a process: start, connect, drain, and what stays secret."""
 
-import http.client
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,111 +11,10 @@ import pytest
 from ofa.banner import SENTINEL
 from ofa.errors import ConfigError
 
+from .processes import process
 from .running import Client, Site, frames, serving, text_of
 
-ROOT = Path(__file__).parent.parent
-SLOW = [[{"text": "one "}, {"wait_s": 0.4}, {"text": "two "}, {"wait_s": 0.4}]]
 ENDLESS = [[{"text": "on "}, {"wait_s": 0.05, "times": 100000}]]
-
-
-class Process:
-    """A started `ofa serve`; its output is collected line by line."""
-
-    def __init__(self, child: subprocess.Popen, folder: Path) -> None:
-        self.child = child
-        self.folder = folder
-        self.lines: list[str] = []
-        self.listening = threading.Event()
-        self._connections: list[http.client.HTTPConnection] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self.child.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if line.startswith((SENTINEL, '{"node"')):
-                self.listening.set()
-
-    @property
-    def text(self) -> str:
-        """Everything it has printed."""
-        return "\n".join(self.lines)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int((self.folder / "state" / ".ofa_serve_port").read_text())
-
-    @property
-    def key(self) -> str:
-        """Its key."""
-        return (self.folder / "state" / ".ofa_api_key").read_text().strip()
-
-    def open(self, method: str, path: str, body: object = None, key: str | None = None):
-        """Send a request; return the response, its body not yet read."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        self._connections.append(connection)
-        headers = {"Authorization": f"Bearer {self.key if key is None else key}"}
-        data = json.dumps(body).encode() if body is not None else None
-        if data:
-            headers["Content-Type"] = "application/json"
-        connection.request(method, path, data, headers)
-        return connection.getresponse()
-
-    def stream(self, model: str = "ofa-hpc", text: str = "go"):
-        """Start a streamed chat."""
-        message = {"role": "user", "content": text}
-        body = {"model": model, "stream": True, "messages": [message]}
-        return self.open("POST", "/v1/chat/completions", body)
-
-    def close(self) -> None:
-        """End the process and everything that was opened."""
-        for connection in self._connections:
-            connection.close()
-        if self.child.poll() is None:
-            self.child.kill()
-        self.child.wait(10)
-        self._reader.join(5)
-        self.child.stdout.close()
-
-    def wait(self, limit_s: float = 30) -> int:
-        """Return its exit code."""
-        code = self.child.wait(limit_s)
-        self._reader.join(5)
-        return code
-
-
-@contextmanager
-def process(
-    folder: Path, *arguments: str, script=SLOW, **env: str
-) -> Iterator[Process]:
-    """Run `ofa serve` with a scripted engine; it has ended when this is left."""
-    path = folder / "script.json"
-    path.write_text(json.dumps(script))
-    given = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "OFA_SCRATCH": str(folder / "state"),
-        "PYTHONUNBUFFERED": "1",
-        **env,
-    }
-    command = [sys.executable, "-m", "ofa", "serve", "--engine", "scripted"]
-    child = subprocess.Popen(
-        [*command, "--script", str(path), *arguments],
-        cwd=ROOT,
-        env=given,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    started = Process(child, folder)
-    try:
-        until = time.monotonic() + 90
-        while not started.listening.wait(0.1) and child.poll() is None:
-            assert time.monotonic() < until, started.text
-        yield started
-    finally:
-        started.close()
 
 
 def test_a_start_says_how_to_connect_and_then_answers(tmp_path):

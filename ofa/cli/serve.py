@@ -109,7 +109,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _supervise(config: Config) -> int:
     """Keep the port, and a worker that serves on it."""
     from ..ports import choose_host, choose_port
-    from ..supervisor import Patience, Supervisor
+    from ..supervisor import Patience, Supervisor, silence_limit_s
 
     state = state_of()
     host, _ = choose_host(config.server.host, os.environ)
@@ -118,7 +118,8 @@ def _supervise(config: Config) -> int:
         logging.getLogger("ofa.serve").warning("%s", problem)
     # As this process was started, so that the same code is found by the same path.
     command = [sys.executable, *sys.orig_argv[1:]]
-    patience = Patience(config.engine.stall_s, config.server.drain_s)
+    silence_s = silence_limit_s(config.engine.stall_s)
+    patience = Patience(silence_s, config.server.drain_s)
     return Supervisor(command, os.environ, place, patience).run()
 
 

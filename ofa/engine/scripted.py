@@ -7,6 +7,7 @@ list of steps, or a string (one text step):
     {"text": "…"} | {"thought": "…"} | {"call": {"name": "…", "arguments": {…}}}
     {"echo": "last_user" | "all"}           text taken from the chat itself
     {"wait_s": 0.5} | {"fail": "message"} | {"end": "stop" | "length"}
+    {"die": "SIGKILL" | 3} | {"hang": "gil" | "step"}      faults of the whole process
     any step with "times": N is played N times
 
 A chat with several choices gets as many answers, step by step in turn. Log
@@ -42,9 +43,10 @@ from ..chat import (
 )
 from ..errors import BadRequest, Cancelled, ConfigError, EngineError
 from .base import Limits, Reply, Status, refuse_unable
+from .faults import Faults, check_fault
 
 Step = Mapping[str, Any]
-_KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end")
+_KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end", "die", "hang")
 
 
 class ScriptedEngine:
@@ -55,7 +57,9 @@ class ScriptedEngine:
         answers: Sequence[str | Sequence[Step]] = ("ok",),
         *,
         limits: Limits | None = None,
+        faults: Faults | None = None,
     ) -> None:
+        self.faults = faults or Faults()
         self._answers = [_steps(answer) for answer in answers]
         self._turn = itertools.count()
         self._limits = limits or Limits(
@@ -73,8 +77,12 @@ class ScriptedEngine:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, path: Path) -> ScriptedEngine:
-        """Read a script file; raises `ConfigError` naming the file and the step."""
+    def load(cls, path: Path, *, stall_s: float = 60.0) -> ScriptedEngine:
+        """
+        Read a script file; raises `ConfigError` naming the file and the step.
+
+        A step that hangs for *stall_s* makes the engine broken.
+        """
         try:
             answers = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as exc:
@@ -82,7 +90,7 @@ class ScriptedEngine:
         if not isinstance(answers, list) or not answers:
             raise ConfigError(f"{path}: a script is a non-empty list of answers")
         try:
-            return cls(answers)
+            return cls(answers, faults=Faults(stall_s=stall_s))
         except ValueError as exc:
             raise ConfigError(f"{path}: {exc}") from exc
 
@@ -109,8 +117,8 @@ class ScriptedEngine:
         return self._limits
 
     def status(self) -> Status:
-        """Return ready, always."""
-        return Status(True)
+        """Return ready, unless a step hangs."""
+        return self.faults.status()
 
     def warm(self, beginnings: Sequence[Chat]) -> None:
         """Do nothing: a script is as quick as it says."""
@@ -202,6 +210,10 @@ class _Choice:
                 self._gone.wait(float(seconds))
             case {"fail": message}:
                 raise EngineError(str(message))
+            case {"die": how}:
+                self._engine.faults.die(how)
+            case {"hang": what}:
+                self._engine.faults.hang(what)
             case {"call": {"name": name, "arguments": arguments}}:
                 self.words += 1
                 number = next(self._engine.call_numbers)
@@ -255,4 +267,6 @@ def _steps(answer: str | Sequence[Step]) -> tuple[Step, ...]:
             raise ValueError(f"step {number}: end is 'stop' or 'length'")
         if "call" in step and not {"name", "arguments"} <= set(step["call"]):
             raise ValueError(f"step {number}: a call has a name and arguments")
+        if fault := check_fault(step):
+            raise ValueError(f"step {number}: {fault}")
     return tuple(answer)
