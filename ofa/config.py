@@ -33,9 +33,11 @@ from .config_schema import (
 from .config_values import (
     accept,
     accept_text,
+    check_features,
     check_hosts,
     check_origins,
     check_url,
+    check_urls,
     choices,
     nearest,
 )
@@ -45,12 +47,14 @@ DEFAULT = "default"
 
 # What a type and a range can't say.
 _CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "engine.upstream_features": check_features,
     "engine.upstream_url": check_url,
+    "engine.upstream_urls": check_urls,
     "server.allowed_hosts": check_hosts,
     "server.allowed_origins": check_origins,
 }
 # What a kind of engine can't do without.
-_NEEDED = {"upstream": "upstream_url", "scripted": "script"}
+_NEEDED = {"upstream": ("upstream_url", "upstream_urls"), "scripted": ("script",)}
 # Of the form OFA_<SECTION>_…, but no key.
 _NO_KEYS = frozenset({"OFA_SITE_TOML"})
 
@@ -237,10 +241,10 @@ def _expand_home(chosen: _Chosen, env: Mapping[str, str]) -> None:
 
 def _check_needs(chosen: _Chosen) -> None:
     kind = chosen.values.get("engine.kind")
-    needed = f"engine.{_NEEDED.get(kind or '')}"
-    if kind in _NEEDED and not chosen.values.get(needed):
+    needed = [f"engine.{leaf}" for leaf in _NEEDED.get(kind or "", ())]
+    if needed and not any(chosen.values.get(name) for name in needed):
         where = chosen.origins["engine.kind"]
-        _refuse(where, f'{needed}: needed where engine.kind is "{kind}"')
+        _refuse(where, f'{needed[0]}: needed where engine.kind is "{kind}"')
 
 
 def _strange_variables(env: Mapping[str, str]) -> Iterator[str]:

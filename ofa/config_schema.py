@@ -13,6 +13,21 @@ from typing import Any, Literal, get_type_hints
 
 MiB = 1024 * 1024
 
+# What a request may want that not every upstream honours.
+UPSTREAM_FEATURES = (
+    "tools",
+    "tool_choice",
+    "vision",
+    "response_format",
+    "n",
+    "logprobs",
+    "logit_bias",
+    "seed",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+)
+
 
 def key(
     default: Any,  # noqa: ANN401 - each row has a type of its own
@@ -155,13 +170,25 @@ class EngineSection:
         high=3600,
     )
     upstream_url: str = key("", 'for kind = "upstream": http://host:port/v1')
-    upstream_key_file: str = key("", "holds the key for it, never written here")
+    upstream_urls: tuple[str, ...] = key(
+        (), "more of them, all serving the same; chats stay where they are cached"
+    )
+    upstream_key_file: str = key("", "holds the key for them, never written here")
     upstream_model: str = key("", "its model's name; empty: the first it lists")
     upstream_silence_s: float = key(
         600.0,
         "without a byte from it until 504: a long prefill is silent",
         low=1,
         high=86_400,
+    )
+    upstream_running: int = key(
+        4,
+        "answers of one upstream at once, while others have room",
+        low=1,
+        high=10_000,
+    )
+    upstream_features: tuple[str, ...] = key(
+        ("auto",), "what may be asked of it; auto: what its kind is known to do"
     )
     script: str = key("", 'for kind = "scripted": a file of events')
 

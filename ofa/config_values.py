@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from .config_schema import Row
+from .config_schema import UPSTREAM_FEATURES, Row
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True}
 _WORDS |= {"false": False, "no": False, "off": False, "0": False}
@@ -71,6 +71,22 @@ def check_url(url: str) -> None:
         raise ValueError(
             "a key does not belong into the URL: upstream_key_file holds it"
         )
+
+
+def check_urls(urls: tuple[str, ...]) -> None:
+    """Raise ValueError unless each is a URL that `check_url` accepts."""
+    for url in urls:
+        check_url(url)
+
+
+def check_features(features: tuple[str, ...]) -> None:
+    """Raise ValueError unless each is ``auto`` or a feature of an upstream."""
+    known = ("auto", *UPSTREAM_FEATURES)
+    for feature in features:
+        if feature not in known:
+            raise ValueError(
+                f'"{feature}" is none of {", ".join(known)}{nearest(feature, known)}'
+            )
 
 
 def check_origins(origins: tuple[str, ...]) -> None:

@@ -28,15 +28,19 @@ def _scripted(engine: EngineSection, env: Mapping[str, str]) -> Engine:
 
 def _upstream(engine: EngineSection, env: Mapping[str, str]) -> Engine:
     from .engine.upstream import UpstreamEngine
+    from .engine.upstream_server import UpstreamSettings
 
-    return UpstreamEngine(
-        engine.upstream_url,
+    settings = UpstreamSettings(
         key=_upstream_key(engine.upstream_key_file),
         model=engine.upstream_model,
         context_tokens=engine.context_tokens,
         output_tokens=engine.output_tokens,
         silence_s=engine.upstream_silence_s,
+        features=engine.upstream_features,
+        running=engine.upstream_running,
     )
+    one = (engine.upstream_url,) if engine.upstream_url else ()
+    return UpstreamEngine((*one, *engine.upstream_urls), settings)
 
 
 def _upstream_key(path: str) -> str:

@@ -202,6 +202,10 @@ def test_unknown_keys_stop_the_start(site, tmp_path, text, line, words):
         ("engine.upstream_url", '"http://"', "expected a URL such as"),
         ("engine.upstream_url", '"http://me:pa55@a/v1"', "upstream_key_file"),
         ("engine.upstream_url", '"http://a/v1?key=pa55"', "upstream_key_file"),
+        ("engine.upstream_urls", '"http://a/v1"', "expected a list of strings"),
+        ("engine.upstream_urls", '["http://a/v1", "b:1"]', "expected a URL such as"),
+        ("engine.upstream_urls", '["http://me:pa55@a/v1"]', "upstream_key_file"),
+        ("engine.upstream_features", '["auto", "logprob"]', "did you mean logprobs?"),
         ("tools.enabled", '"on"', 'expected true or false or "auto", got "on"'),
         ("tools.enabled", "1", 'expected true or false or "auto"'),
         ("rag.floor", '"auto"', "expected a number"),
@@ -291,6 +295,16 @@ def test_an_engine_without_what_it_needs_is_refused(site, kind, needed, value):
     assert f"engine.{needed}: needed" in refusal(site, lacking)
     assert f"engine.{needed}: needed" in refusal(site, "", (), {"engine.kind": kind})
     assert site(lacking, {f"OFA_ENGINE_{needed.upper()}": value}).engine.kind == kind
+
+
+def test_a_list_of_upstreams_is_enough(site):
+    """Where several are listed, the one needs no key of its own."""
+    env = {"OFA_ENGINE_UPSTREAM_URLS": "http://a:1/v1, http://[::1]:1/v1"}
+
+    engine = site('[engine]\nkind = "upstream"\n', env).engine
+
+    assert engine.upstream_urls == ("http://a:1/v1", "http://[::1]:1/v1")
+    assert engine.upstream_features == ("auto",)
 
 
 # What beats what
@@ -454,13 +468,10 @@ def test_the_example_holds_every_key_its_default_and_its_reason():
             assert len(lines) == 1, row.name
             assert lines[0].endswith(f"  # {row.why}"), row.name
             if row.default is not None:
-                value = tables[section].pop(leaf)
-                assert value == (
-                    list(row.default) if row.default == () else row.default
-                ), row.name
-                assert type(value) is type(
-                    list(row.default) if row.default == () else row.default
-                )
+                value, default = tables[section].pop(leaf), row.default
+                default = list(default) if isinstance(default, tuple) else default
+                assert value == default, row.name
+                assert type(value) is type(default), row.name
     assert not any(tables.values())
 
 

@@ -24,9 +24,13 @@ from ofa.chat import (
     Usage,
     gather,
 )
-from ofa.engine import upstream_wire as wire
+from ofa.engine import upstream_kinds as kinds
+from ofa.engine.upstream_body import body
+from ofa.engine.upstream_events import events
+from ofa.engine.upstream_wire import frames
 from ofa.engine.queue import Queued
 from ofa.engine.upstream import UpstreamEngine
+from ofa.engine.upstream_server import UpstreamSettings
 from ofa.errors import (
     Cancelled,
     ConfigError,
@@ -128,7 +132,7 @@ def upstream() -> Iterator[Upstream]:
 @contextmanager
 def engine(upstream, **options):
     """Yield an engine that asks *upstream*."""
-    with closing(UpstreamEngine(upstream.url, **options)) as made:
+    with closing(UpstreamEngine([upstream.url], UpstreamSettings(**options))) as made:
         yield made
 
 
@@ -226,10 +230,11 @@ def test_the_chat_is_sent_as_the_upstream_knows_it(upstream):
 def test_openai_itself_gets_no_field_it_refuses():
     """top_k and its like are for local servers only."""
     chat = Chat("m", (Message("user", "x"),), sampling=Sampling(top_k=3, top_p=0.5))
+    openai, vllm = kinds.OPENAI, kinds.VLLM
 
-    assert "top_k" in wire.body(chat, "m", local=True)
-    assert "top_k" not in wire.body(chat, "m", local=False)
-    assert wire.body(chat, "m", local=False)["top_p"] == 0.5
+    assert "top_k" in body(chat, "m", vllm, vllm.features)
+    assert "top_k" not in body(chat, "m", openai, openai.features)
+    assert body(chat, "m", openai, openai.features)["top_p"] == 0.5
 
 
 def tool_frames() -> bytes:
@@ -265,12 +270,12 @@ def test_calls_come_whole_and_end_as_calls(upstream):
 def test_a_stream_cut_anywhere_reads_the_same():
     """Frames come in whatever pieces the network makes of them."""
     body = sse(delta(content="a\u2028b ü"), delta("length")) + DONE
-    whole = gather(wire.events(wire.frames([body])))
+    whole = gather(events(frames([body])))
 
     assert whole.text == "a\u2028b ü" and whole.end.reason == "length"
     for place in range(len(body) + 1):
         pieces = [body[:place], body[place:]]
-        assert gather(wire.events(wire.frames(pieces))) == whole
+        assert gather(events(frames(pieces))) == whole
 
 
 def test_calls_without_an_index_stay_apart():
@@ -280,7 +285,7 @@ def test_calls_without_an_index_stay_apart():
         function = {"name": identity, "arguments": {"n": 1}}
         return delta(tool_calls=[{"id": identity, "function": function}])
 
-    answer = gather(wire.events([whole("a"), whole("b"), delta("tool_calls")]))
+    answer = gather(events([whole("a"), whole("b"), delta("tool_calls")]))
 
     assert [call.name for call in answer.calls] == ["a", "b"]
     assert answer.calls[0].arguments == {"n": 1}
@@ -455,7 +460,7 @@ def test_a_dead_upstream_is_a_clear_error_and_then_costs_nothing():
     """After three failures in a row callers are told at once."""
     with closing(socket.create_server(("127.0.0.1", 0))) as held:
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
-    with closing(UpstreamEngine(url, model="m")) as made:
+    with closing(UpstreamEngine([url], UpstreamSettings(model="m"))) as made:
         with pytest.raises(EngineError, match="can't be reached"):
             gather(made.reply(CHAT))  # three tries
 
@@ -486,14 +491,14 @@ def test_R067_proxies_of_the_environment_never_see_loopback(upstream, monkeypatc
 def test_a_url_that_is_none_stops_the_start(url):
     """The key in site.toml is named."""
     with pytest.raises(ConfigError, match=r"engine\.upstream_url"):
-        UpstreamEngine(url)
+        UpstreamEngine([url])
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
 def test_urls_as_people_write_them_lead_to_the_same_place(upstream, path):
     """With or without /v1, or the whole path of chat."""
     base = upstream.url.removesuffix("/v1")
-    with closing(UpstreamEngine(base + path)) as made:
+    with closing(UpstreamEngine([base + path])) as made:
         assert gather(made.reply(CHAT)).text == "hello"
 
 

@@ -1,0 +1,206 @@
+"""
+The frames of one upstream's answer as events: texts, thoughts, calls, ends.
+
+Knows what OpenAI's chunks hold and how servers differ in them; nothing of bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..chat import (
+    Call,
+    End,
+    Event,
+    FinishReason,
+    Logprob,
+    Text,
+    Thought,
+    ToolCall,
+    Usage,
+    Waiting,
+)
+from ..errors import EngineError
+from .upstream_wire import Frame, error_text
+
+_FINISH: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tools",
+    "function_call": "tools",
+}
+_FAILED = ("error", "abort")  # ofa's and vLLM's words for an answer that broke off
+# llama-server, LM Studio and ofa say the first; Ollama, and vLLM from 0.11, the other.
+_THOUGHTS = ("reasoning_content", "reasoning")
+
+
+def events(
+    frames: Iterable[Frame | None], *, choices: int = 1, top: int = 0
+) -> Iterator[Event]:
+    """Yield the events of a whole answer's *frames*; see `Reader`."""
+    reader = Reader(choices=choices, top=top)
+    for frame in frames:
+        yield from reader.read(frame)
+    yield from reader.end()
+
+
+class Reader:
+    """
+    Turns frames into events, as they come. Tool calls come whole, after all text.
+
+    *choices* is how many answers were asked for, *top* how many alternatives a token.
+    Raises `EngineError` for an error frame, an answer that stops without a finish
+    reason, and a call whose arguments are no JSON object.
+    """
+
+    def __init__(self, *, choices: int = 1, top: int = 0) -> None:
+        self._choices = [_Choice(index, top) for index in range(choices)]
+        self._usage: Usage | None = None
+
+    def read(self, frame: Frame | None) -> Iterator[Event]:
+        """Yield what *frame* brings; a comment, None, is but a sign of life."""
+        if frame is None:
+            yield Waiting()
+            return
+        if frame.get("error"):
+            raise EngineError(f"the upstream failed: {error_text(frame)}")
+        if isinstance(usage := frame.get("usage"), dict):
+            self._usage = _usage(usage) or self._usage
+        listed = frame.get("choices")  # none beside the counts: empty, null or absent
+        for piece in listed if isinstance(listed, list) else ():
+            choice = self._choice(piece)
+            if choice is not None:
+                yield from choice.read(piece)
+                if choice.finish and any(not c.finish for c in self._choices):
+                    yield from choice.end()
+
+    def end(self) -> Iterator[Event]:
+        """Yield what was held back for the end: the last choice's, with the counts."""
+        left = [choice for choice in self._choices if not choice.ended]
+        if any(not choice.finish for choice in left):
+            raise EngineError("the upstream stopped before the end of its answer")
+        for choice in left[:-1]:
+            yield from choice.end()
+        yield from left[-1].end(last=True, usage=self._usage)
+
+    def _choice(self, piece: object) -> _Choice | None:
+        if not isinstance(piece, dict):
+            return None
+        index = piece.get("index", 0)
+        known = isinstance(index, int) and 0 <= index < len(self._choices)
+        choice = self._choices[index] if known else None
+        return None if choice is None or choice.ended else choice
+
+
+@dataclass
+class _Choice:
+    """What has come of one of the answers."""
+
+    index: int
+    top: int
+    finish: str = ""
+    ended: bool = False
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    held: tuple[Logprob, ...] = ()  # of tokens that have made no text yet
+
+    def read(self, piece: Mapping[str, Any]) -> Iterator[Event]:
+        # A whole answer, from servers that don't stream, has the same parts.
+        delta = piece.get("delta") or piece.get("message") or {}
+        thought = next((delta[name] for name in _THOUGHTS if delta.get(name)), "")
+        text, calls = delta.get("content") or "", delta.get("tool_calls") or ()
+        if text or not (thought or calls):
+            self.held += _logprobs(piece.get("logprobs"), self.top)
+        if thought:
+            yield Thought(str(thought), self.index)
+        if text:
+            told, self.held = self.held, ()
+            yield Text(str(text), self.index, told)
+        for call in calls:
+            self._add(call)
+        self.finish = str(piece.get("finish_reason") or "") or self.finish
+        if self.finish in _FAILED:
+            raise EngineError("the upstream broke its answer off")
+
+    def end(self, *, last: bool = False, usage: Usage | None = None) -> Iterator[Event]:
+        self.ended = True
+        if self.held:  # the end mark's, or half a character's
+            yield Text("", self.index, self.held)
+        for number in sorted(self.calls):
+            yield Call(_call(self.calls[number], number, self.index), self.index)
+        # Some servers say "stop" after calls; clients then never run them.
+        reason = "tools" if self.calls else _FINISH.get(self.finish, "stop")
+        yield End(reason, usage, self.index, last)
+
+    def _add(self, piece: Mapping[str, Any]) -> None:
+        function = piece.get("function") or {}
+        identity = str(piece.get("id") or "")
+        number = self._number(piece.get("index"), identity)
+        call = self.calls.setdefault(
+            number, {"id": identity, "name": "", "arguments": ""}
+        )
+        call["name"] = call["name"] or str(function.get("name") or "")
+        arguments = function.get("arguments") or ""
+        call["arguments"] += (
+            arguments if isinstance(arguments, str) else json.dumps(arguments)
+        )
+
+    def _number(self, index: object, identity: str) -> int:
+        """Return the number of the call that a piece belongs to."""
+        known = [n for n, call in self.calls.items() if call["id"] == identity]
+        if not isinstance(index, int):
+            # Servers that leave the index out send calls whole, each with its id.
+            return known[0] if known and identity else len(self.calls)
+        before = self.calls.get(index)
+        if before and identity and before["id"] not in ("", identity):
+            # Ollama gave every call the index 0: a new id there is a new call.
+            return known[0] if known else max(self.calls) + 1
+        return index
+
+
+def _call(made: Mapping[str, str], number: int, index: int) -> ToolCall:
+    try:
+        arguments = json.loads(made["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict) or not made["name"]:
+        raise EngineError(
+            f"the upstream's tool call {number} has no name, or arguments that are "
+            "no JSON object"
+        )
+    identity = made["id"] or f"call_{index:04x}{number:020x}"
+    return ToolCall(identity, made["name"], arguments)
+
+
+def _logprobs(told: object, top: int) -> tuple[Logprob, ...]:
+    """Read the ``logprobs`` of a choice, with *top* alternatives at most."""
+    content = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(content, list):
+        return ()
+    try:
+        return tuple(
+            _logprob(row, row.get("top_logprobs") or (), top) for row in content
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise EngineError("the upstream's logprobs can't be read") from None
+
+
+def _logprob(row: Mapping[str, Any], tops: Iterable[Any], top: int) -> Logprob:
+    token, raw = str(row["token"]), row.get("bytes")
+    return Logprob(
+        token=token,
+        logprob=float(row["logprob"]),
+        raw=token.encode("utf-8", "replace") if raw is None else bytes(raw),
+        top=tuple(_logprob(other, (), 0) for other in list(tops)[:top]),
+    )
+
+
+def _usage(raw: Mapping[str, Any]) -> Usage | None:
+    prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
+    if not isinstance(prompt, int) or not isinstance(completion, int):
+        return None
+    cached = (raw.get("prompt_tokens_details") or {}).get("cached_tokens")
+    thought = (raw.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    return Usage(prompt, completion, cached or 0, thought or 0)
