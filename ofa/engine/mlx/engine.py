@@ -53,6 +53,8 @@ class Settings:
     stall_s: float = 60.0
     memory_gib: float = 0.0
     prefix_memory_gib: float | None = None
+    prefix_disk: Path | None = None  # a folder of their own
+    prefix_disk_gib: float = 10.0
 
 
 class MlxEngine:
@@ -82,7 +84,11 @@ class MlxEngine:
                 config = lm.check_folder(Path(model).expanduser())
                 self._native_tokens = lm.context_of(config)
         wish = Wish(
-            settings.context_tokens, settings.memory_gib, settings.prefix_memory_gib
+            settings.context_tokens,
+            settings.memory_gib,
+            settings.prefix_memory_gib,
+            settings.prefix_disk,
+            settings.prefix_disk_gib,
         )
         self._weights = Weights(self._name, load, wish)
         self._scheduler = Scheduler(

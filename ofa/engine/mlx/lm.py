@@ -15,6 +15,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -82,6 +83,7 @@ class Loaded:
     config: Mapping[str, Any]
     ends: frozenset[int]  # end tokens, as far as the model's files name them
     numbers: str  # "float32 on cpu"
+    fingerprint: str = ""  # of all that its caches depend on; empty: not known
 
 
 Loader = Callable[[], Loaded]
@@ -180,7 +182,7 @@ def load(model: str) -> Loaded:
     log.info("%s", load_blas())  # nothing gets between MLX and its BLAS later on
     mlx_lm = _imported()
     import mlx.core as mx
-    from mlx_lm.utils import dequantize_model
+    from mlx_lm.utils import dequantize_model, hf_repo_to_path
 
     lm, tokenizer, config = mlx_lm.load(
         model, lazy=True, return_config=True, trust_remote_code=False
@@ -196,7 +198,29 @@ def load(model: str) -> Loaded:
         config=config,
         ends=frozenset(tokenizer.eos_token_ids),
         numbers=f"{_numbers(lm)} on {'CPU' if on_cpu else 'GPU'}",
+        fingerprint=fingerprint(
+            Path(hf_repo_to_path(model) if is_hub_id(model) else model)
+        ),
     )
+
+
+def fingerprint(folder: Path) -> str:
+    """
+    Return what tells the model in *folder*, as these libraries run it, from others.
+
+    Weights are known by their files' names, sizes, times and headers: to read all of
+    them would take as long as loading does.
+    """
+    digest = blake2b(digest_size=16)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".jinja"):
+            digest.update(f"{path.name}\0".encode() + path.read_bytes())
+        elif path.suffix == ".safetensors":
+            facts = path.stat()
+            digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}".encode())
+    names = ("mlx", "mlx-lm", "tokenizers")
+    versions = " ".join(f"{name} {version(name)}" for name in names)
+    return f"{digest.hexdigest()} {versions}"
 
 
 def check_version() -> None:

@@ -190,6 +190,11 @@ class PrefixStore:
             for entry in tuple(self._entries):
                 self._drop(entry)
 
+    def close(self, wait_s: float = 5.0) -> None:
+        """Let the disk, if there is one, finish writing what is worth it."""
+        if self._disk is not None:
+            self._disk.close(wait_s)
+
     def held(self) -> Held:
         """Return what is held now, and the counts since the start."""
         with self._lock:

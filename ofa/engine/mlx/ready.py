@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
@@ -11,6 +12,7 @@ from ..text import Markers
 from .lm import Loaded, context_of, count_logits, free_bytes, kv_shape, read_prompt
 from .memory import GiB, Room, make_room
 from .prefix import PrefixStore
+from .prefix_disk import PrefixDisk
 from .template import Prompts
 from .vocabulary import Vocabulary
 
@@ -43,6 +45,8 @@ class Wish:
     context_tokens: int = 0
     memory_gib: float = 0.0
     kept_gib: float | None = None  # for beginnings of prompts
+    disk: Path | None = None  # where they outlive the process, if anywhere
+    disk_gib: float = 10.0
 
 
 def prepare(loaded: Loaded, wish: Wish) -> Ready:
@@ -74,8 +78,15 @@ def prepare(loaded: Loaded, wish: Wish) -> Ready:
         logits=count_logits(loaded.model),
         kind=f"{loaded.config.get('model_type', 'unknown type')}, {loaded.numbers}",
         room=room,
-        store=PrefixStore(room.kept),
+        store=PrefixStore(room.kept, disk=_disk(loaded, wish)),
     )
+
+
+def _disk(loaded: Loaded, wish: Wish) -> PrefixDisk | None:
+    if wish.disk is None or not loaded.fingerprint:
+        return None
+    identity = f"{loaded.fingerprint} {loaded.numbers}"
+    return PrefixDisk(wish.disk, int(wish.disk_gib * GiB), identity)
 
 
 def _context(room: Room, native: int, asked: int) -> int:

@@ -166,6 +166,8 @@ class Scheduler:
         self._turn_away(self._first.failure or _stopped())
         for weights in self.models.values():
             weights.settled.set()
+            if weights.ready is not None:
+                weights.ready.store.close()
 
     # -- which model ---------------------------------------------------------------
 
