@@ -65,7 +65,7 @@ class Reader:
         if frame is None:
             yield Waiting()
             return
-        if frame.get("error"):
+        if frame.get("error") or frame.get("object") == "error":  # vLLM before 0.11
             raise EngineError(f"the upstream failed: {error_text(frame)}")
         if isinstance(usage := frame.get("usage"), dict):
             self._usage = _usage(usage) or self._usage

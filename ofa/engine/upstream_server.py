@@ -112,7 +112,7 @@ class Server:
         """Return what may be asked of it."""
         return kinds.features_of(self._served, self._settings.features)
 
-    def limits(self) -> Limits:
+    def limits(self, weights: str = "") -> Limits:
         """Return what it says of itself, else what was configured."""
         settings = self._settings
         model = settings.model or self._served.model
@@ -170,7 +170,10 @@ class Server:
             return f"the upstream can't be reached ({type(exc).__name__})"
         except (ValueError, KeyError, TypeError):
             return "the upstream's model list can't be read"
-        wanted = [row for row in rows if _is_called(row, named)]
+        wanted = sorted(
+            (row for row in rows if _is_called(row, named)),
+            key=lambda row: not named and "embed" in str(row["id"]).lower(),
+        )
         if wanted or named:
             row = wanted[0] if wanted else {"id": named}
             self._served = self._described(rows, row, listed)

@@ -1,13 +1,8 @@
 """The upstream engine against real servers on loopback: answers, faults, cancelling."""
 
-import json
-import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 
 import pytest
 
@@ -25,12 +20,11 @@ from ofa.chat import (
     gather,
 )
 from ofa.engine import upstream_kinds as kinds
+from ofa.engine.queue import Queued
+from ofa.engine.upstream import UpstreamEngine
 from ofa.engine.upstream_body import body
 from ofa.engine.upstream_events import events
 from ofa.engine.upstream_wire import frames
-from ofa.engine.queue import Queued
-from ofa.engine.upstream import UpstreamEngine
-from ofa.engine.upstream_server import UpstreamSettings
 from ofa.errors import (
     Cancelled,
     ConfigError,
@@ -39,101 +33,16 @@ from ofa.errors import (
     NotReady,
 )
 
-CHAT = Chat("ofa-hpc", (Message("system", "S"), Message("user", "hi")))
-MODELS = {"data": [{"id": "gemma", "max_model_len": 8192}]}
-
-
-def sse(*frames: object) -> bytes:
-    """Return frames as a stream's body."""
-    return b"".join(b"data: " + json.dumps(f).encode() + b"\n\n" for f in frames)
-
-
-def delta(finish=None, **parts) -> dict:
-    """Return one chunk."""
-    return {"choices": [{"index": 0, "delta": parts, "finish_reason": finish}]}
-
-
-DONE = b"data: [DONE]\n\n"
-HELLO = sse(delta(role="assistant", content=""), delta(content="hello"), delta("stop"))
-
-
-class Upstream:
-    """A server that gives `answers` in turn; `asked` keeps bodies and headers."""
-
-    def __init__(self, *answers) -> None:
-        self.answers = list(answers)
-        self.asked: list[dict] = []
-        self.headers: list[dict] = []
-        self.models: object = MODELS
-        self.cut = threading.Event()  # the client hung up while we waited
-        self.waiting = threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *args) -> None:
-                """Say nothing."""
-
-            def do_GET(self) -> None:
-                outer.reply(self, 200, outer.models)
-
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                outer.asked.append(json.loads(self.rfile.read(length)))
-                outer.headers.append(dict(self.headers))
-                answer = outer.answers.pop(0) if outer.answers else HELLO
-                answer(self) if callable(answer) else outer.reply(self, 200, answer)
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1"
-        serve = partial(self.server.serve_forever, poll_interval=0.01)
-        threading.Thread(target=serve, daemon=True).start()
-
-    def reply(self, handler, status, body, **headers) -> None:
-        """Send bytes as a stream, anything else as JSON."""
-        raw = isinstance(body, bytes)
-        payload = body if raw else json.dumps(body).encode()
-        handler.send_response(status)
-        kind = "text/event-stream" if raw else "application/json"
-        handler.send_header("Content-Type", kind)
-        handler.send_header("Content-Length", str(len(payload)))
-        for name, value in headers.items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-        handler.wfile.write(payload)
-
-    def status(self, status, body, **headers):
-        """Return an answer with another status."""
-        return lambda handler: self.reply(handler, status, body, **headers)
-
-    def wait_for_hang_up(self, handler) -> None:
-        """Send nothing until the client is gone."""
-        self.waiting.set()
-        handler.connection.settimeout(10)
-        try:
-            if handler.connection.recv(1) == b"":
-                self.cut.set()
-        except ConnectionError:
-            self.cut.set()
-
-    def close(self) -> None:
-        """Stop serving."""
-        self.server.shutdown()
-        self.server.server_close()
-
-
-@pytest.fixture
-def upstream() -> Iterator[Upstream]:
-    """Yield a server that says hello."""
-    with closing(Upstream()) as server:
-        yield server
-
-
-@contextmanager
-def engine(upstream, **options):
-    """Yield an engine that asks *upstream*."""
-    with closing(UpstreamEngine([upstream.url], UpstreamSettings(**options))) as made:
-        yield made
+from .upstream_servers import (
+    CHAT,
+    DONE,
+    HELLO,
+    Upstream,
+    delta,
+    engine,
+    free_url,
+    sse,
+)
 
 
 def ask(upstream, chat=CHAT, **options):
@@ -458,9 +367,7 @@ def test_a_named_model_that_is_not_listed_is_said(upstream):
 
 def test_a_dead_upstream_is_a_clear_error_and_then_costs_nothing():
     """After three failures in a row callers are told at once."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as held:
-        url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
-    with closing(UpstreamEngine([url], UpstreamSettings(model="m"))) as made:
+    with engine(free_url(), model="m") as made:
         with pytest.raises(EngineError, match="can't be reached"):
             gather(made.reply(CHAT))  # three tries
 
@@ -472,10 +379,12 @@ def test_a_dead_upstream_is_a_clear_error_and_then_costs_nothing():
 
 def test_without_any_model_the_reason_is_told():
     """Nothing is guessed where the list is empty."""
-    with closing(Upstream()) as server:
-        server.models = {"data": []}
-        with engine(server) as made, pytest.raises(NotReady, match="upstream_model"):
-            made.reply(CHAT)
+    with (
+        closing(Upstream(models={"data": []})) as server,
+        engine(server) as made,
+        pytest.raises(NotReady, match="upstream_model"),
+    ):
+        made.reply(CHAT)
 
 
 def test_R067_proxies_of_the_environment_never_see_loopback(upstream, monkeypatch):
