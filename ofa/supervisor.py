@@ -81,8 +81,8 @@ class Supervisor:
     Runs *command* as the worker on *place* until it is done, and returns an exit code.
 
     The code is 0 after SIGTERM, SIGINT or SIGHUP (the first drains, the second cuts),
-    the worker's own for a configuration that can't be used, `GAVE_UP` for a worker that
-    dies again and again.
+    the worker's own where its first start fails or its configuration can't be used, and
+    `GAVE_UP` for a worker that dies again and again.
     """
 
     def __init__(
@@ -206,12 +206,21 @@ class Supervisor:
             if worker.exit_code:
                 log.warning("the server's worker %s while it stopped", how)
             self._exit_code = 0
-        elif worker.exit_code in (0, ConfigError.exit_code) and not worker.lost:
+        elif self._is_final(worker):
             self._exit_code = worker.exit_code
         else:
             if not worker.lost:
                 self._mourn(how)
             self._again(how)
+
+    def _is_final(self, worker: Worker) -> bool:
+        """Return whether another start would end the same way, or none is wanted."""
+        if worker.lost:
+            return False
+        if worker.exit_code in (0, ConfigError.exit_code):
+            return True
+        # The first start's own failure, with its message: once is enough.
+        return not self._announced and (worker.exit_code or 0) > 0
 
     def _mourn(self, how: str) -> None:
         self._ended_at_s = self._clock()
@@ -267,6 +276,7 @@ class Supervisor:
         worker = self._worker
         if worker is None:
             return
+        worker.order("go")  # it may wait for that
         if not worker.beat.listening or worker.lost:
             within_s = _CUTTING_S
             worker.send(signal.SIGTERM)

@@ -97,8 +97,8 @@ class Link:
         self._beat_s = beat_s
         self._lock = threading.Lock()
         self._status: Callable[[], Status] | None = None
-        self._orders: Mapping[str, Callable[[], None]] = {}
-        self._alone = threading.Event()
+        self._alone = threading.Event()  # no stand-in answers on the port any more
+        self._orders: Mapping[str, Callable[[], None]] = {"go": self._alone.set}
 
     def start(self) -> None:
         """
@@ -118,7 +118,7 @@ class Link:
 
         *orders* are what it may be told to do.
         """
-        self._orders = {**orders, "go": self._alone.set}
+        self._orders = {**self._orders, **orders}
         self._status = status
         self._beat()
         self._alone.wait(_GO_WAIT_S)

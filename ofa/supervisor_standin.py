@@ -23,7 +23,7 @@ _VISITORS = 64  # at once; the newest are answered, the oldest go
 _HEAD_BYTES = 16 << 10
 _HEAD_WAIT_S = 5.0
 # A client still sends its body when it is answered, and would see a reset for it.
-_LINGER_S = 2.0
+_LINGER_S = 5.0
 _STATUS = {200: "OK", 503: "Service Unavailable"}
 
 

@@ -64,10 +64,10 @@ class Process:
         connection.request(method, path, data, headers)
         return connection.getresponse()
 
-    def stream(self, model: str = "ofa-hpc", text: str = "go"):
+    def stream(self, model: str = "ofa-hpc", text: str = "go", **more: object):
         """Start a streamed chat."""
         message = {"role": "user", "content": text}
-        body = {"model": model, "stream": True, "messages": [message]}
+        body = {"model": model, "stream": True, "messages": [message], **more}
         return self.open("POST", "/v1/chat/completions", body)
 
     def ready(self) -> tuple[int, str]:
@@ -120,7 +120,7 @@ class Process:
 
 @contextmanager
 def process(
-    folder: Path, *arguments: str, script=SLOW, **env: str
+    folder: Path, *arguments: str, script=SLOW, start_new_session=False, **env: str
 ) -> Iterator[Process]:
     """Run `ofa serve` with a scripted engine; it has ended when this is left."""
     path = folder / "script.json"
@@ -140,6 +140,7 @@ def process(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=start_new_session,
     )
     started = Process(child, folder)
     try:
