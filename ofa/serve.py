@@ -105,25 +105,20 @@ class Running:
 
 
 def build(
-    config: Config,
-    state: StateFolder,
-    env: Mapping[str, str],
-    *,
-    place: Place | None = None,
-    restarted: str = "",
+    config: Config, state: StateFolder, env: Mapping[str, str], link: Link | None = None
 ) -> Running:
     """
     Make and connect everything, and listen; models and indexes load behind it.
 
-    *place* is a socket that listens already, *restarted* how the process ended that
-    this one replaces. Raises `ConfigError` for what was configured and can't be used.
+    A supervisor's *link* has a socket that listens already. Raises `ConfigError` for
+    whatever was configured and can't be used.
     """
     host, why = choose_host(config.server.host, env)
     key_file = _key_file(config, state, host)
     keys = Keys(key_file) if key_file else NoAuth()
     modes = _modes(config)
     prompts = _prompts(config, state, modes)
-    place = place or choose_port(state, host, config.server.port)
+    place = link.place if link else choose_port(state, host, config.server.port)
     engine = make_engine(config.engine, env)
     queue = Queued(engine, running=config.server.running, waiting=config.server.waiting)
     retrieval = _retrieval(config, state, queue)
@@ -134,7 +129,7 @@ def build(
         lookup=retrieval.lookup if retrieval else None,
         settings=_answer_settings(config),
     )
-    status = partial(_status, queue, restarted)
+    status = partial(_status, queue, link.restarted if link else "")
     services = Services(answerer, modes, queue.limits, status, keys.check)
     server = make_server(
         create_app(
@@ -144,9 +139,8 @@ def build(
         threads=config.server.running + config.server.waiting + SPARE_THREADS,
         gate=Gate(keys.check, config.server.max_body_bytes),
     )
-    local_port = choose_local_port(state, config.server.local_port, place.port)
     connection = replace(
-        _connection(config, env, place, local_port, key_file),
+        _connection(config, state, env, place, key_file),
         models=tuple(mode.id for mode in modes),
         model=engine.limits().description,
         notes=_notes(config, state, f"listening on {host}: {why}", engine.limits()),
@@ -342,9 +336,9 @@ def _notes(
 
 def _connection(
     config: Config,
+    state: StateFolder,
     env: Mapping[str, str],
     place: Place,
-    local_port: int,
     key_file: KeyFile | None,
 ) -> Connection:
     in_job = not is_loopback(place.host)
@@ -352,7 +346,7 @@ def _connection(
         node=os.uname().nodename,
         host=place.host,
         port=place.port,
-        local_port=local_port,
+        local_port=choose_local_port(state, config.server.local_port, place.port),
         user=env.get("USER") or env.get("LOGNAME") or "USER",
         login_host=config.site.login_host,
         # Who came by ssh sits elsewhere; who did not, at this machine.

@@ -25,7 +25,7 @@ from .ports import Place
 
 BEAT_S = 0.5
 
-_VARIABLE = "OFA_WORKER"  # a Handoff; no word of it is secret
+_VARIABLE = "_OFA_WORKER"  # a Handoff; no word of it is secret
 _ORPHANED = 1  # the exit code of a worker without a supervisor; nobody reads it
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 _WHY_CHARS = 500

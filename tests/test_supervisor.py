@@ -302,7 +302,7 @@ def test_no_descriptor_is_left_to_children_of_the_worker(tmp_path):
             assert len(sockets) >= 2
             assert all(flag & os.O_CLOEXEC for flag in flags)
         environ = Path(f"/proc/{server.worker}/environ").read_text()
-        assert server.key not in environ and "OFA_WORKER" in environ
+        assert server.key not in environ and "_OFA_WORKER" in environ
 
 
 def test_a_stop_while_the_worker_is_away_is_obeyed(tmp_path):

@@ -213,7 +213,7 @@ def test_a_status_is_told_as_it_is():
             "host": "127.0.0.1",
             "port": 1,
         }
-        env = {"OFA_WORKER": json.dumps(handed)}
+        env = {"_OFA_WORKER": json.dumps(handed)}
         link = find_link(env)
         assert link is not None and env == {}
         with background(lambda: link.attach(lambda: status, {})):

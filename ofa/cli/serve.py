@@ -127,10 +127,7 @@ def _work(args: argparse.Namespace, config: Config, link: Link | None) -> int:
     """Be the server: alone, or as a supervisor's worker."""
     from .. import serve
 
-    place, restarted = (link.place, link.restarted) if link else (None, "")
-    running = serve.build(
-        config, state_of(), os.environ, place=place, restarted=restarted
-    )
+    running = serve.build(config, state_of(), os.environ, link)
 
     def announce() -> None:
         if link is None or link.first:
