@@ -1,0 +1,157 @@
+"""`python -m bench`: measure rows, print the table, keep it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import machine, models
+from .context import Run
+from .figures import Figure, notes, table
+from .rows import ROWS, Row
+from .servers import CannotMeasure
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure; return 0 if every figure is met, 1 if one is not."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.list:
+        for row in ROWS:
+            print(f"{row.name:10} {row.about}")
+        return 0
+    if unknown := set(args.rows) - set(_names()):
+        parser.error(f"no such row: {', '.join(sorted(unknown))} (--list names them)")
+    chosen = [row for row in ROWS if row.name in (args.rows or _names())]
+    folder = Path(tempfile.mkdtemp(prefix="ofa-bench-"))
+    run = Run(folder, args.model, args.quick, tuple(args.python))
+    try:
+        facts = machine.describe(_model_named(run))
+        figures = [figure for row in chosen for figure in _measure(row, run)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = report(facts, figures, quick=args.quick)
+    print(text)
+    if args.save if args.save is not None else len(chosen) == len(ROWS):
+        _keep(Path(args.out), text, facts, figures, quick=args.quick)
+    return 0 if all(figure.met is not False for figure in figures) else 1
+
+
+def report(
+    facts: dict[str, str], figures: Sequence[Figure], *, quick: bool = False
+) -> str:
+    """Return the page of one run: machine, table, what was compared."""
+    title = "# Bench" + (", quick: too few rounds to quote" if quick else "")
+    lines = [title, ""]
+    lines += [f"- {name}: {fact}" for name, fact in facts.items()]
+    lines += ["", table(figures), "", "## What was compared", "", notes(figures)]
+    return "\n".join(lines)
+
+
+def _measure(row: Row, run: Run) -> list[Figure]:
+    """Return the row's figures; a row that fails is one that is not met."""
+    run.say(f"{row.name}: {row.about}")
+    try:
+        figures = row.measure(run)
+    except CannotMeasure as exc:
+        figures = [_failed(row, str(exc))]
+    except Exception as exc:  # noqa: BLE001 - the other rows are measured all the same
+        figures = [_failed(row, f"{type(exc).__name__}: {exc}")]
+    return [replace(figure, row=row.name) for figure in figures]
+
+
+def _failed(row: Row, why: str) -> Figure:
+    return Figure(row.about, None, note=f"NOT MEASURED: {why}")
+
+
+def _model_named(run: Run) -> str:
+    try:
+        return f"{run.model.name}, {run.model.numbers} on disk"
+    except CannotMeasure as exc:
+        return f"none: {exc}"
+
+
+def _keep(
+    out: Path,
+    text: str,
+    facts: dict[str, str],
+    figures: Sequence[Figure],
+    *,
+    quick: bool,
+) -> None:
+    """Write the page, and all readings as JSON beside it."""
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"{datetime.date.today()}-{machine.slug()}" + ("-quick" if quick else "")
+    kept: dict[str, Any] = {
+        "machine": facts,
+        "quick": quick,
+        "figures": [
+            {
+                "row": figure.row,
+                "figure": figure.name,
+                "measured": figure.measured,
+                "unit": figure.unit,
+                "must": f"{figure.must.sign} {figure.must.value}"
+                if figure.must
+                else None,
+                "met": figure.met,
+                "note": figure.note,
+                "details": dict(figure.details),
+            }
+            for figure in figures
+        ],
+    }
+    (out / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+    written = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+    (out / f"{name}.json").write_text(written, encoding="utf-8")
+    sys.stderr.write(f"kept in {out / name}.md and .json\n")
+
+
+def _names() -> list[str]:
+    return [row.name for row in ROWS]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench/run", description="Measure ofa beside its peers."
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="all if none is named")
+    parser.add_argument("--list", action="store_true", help="list the rows")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds: does it run, not what is it"
+    )
+    parser.add_argument(
+        "--model",
+        default="gemma",
+        metavar="NAME|DIR",
+        help=f"{', '.join(models.NAMES)}, or a folder (default: gemma)",
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="the python of another environment, with another BLAS, for the row blas",
+    )
+    parser.add_argument("--out", default=str(RESULTS), metavar="DIR")
+    parser.add_argument(
+        "--save",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="keep the results in --out (default: where all rows were measured)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
