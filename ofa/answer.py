@@ -7,7 +7,8 @@ instructions, the passages that its question needs, and nothing of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -54,10 +55,11 @@ class Looking(Protocol):
 
     def augment(
         self, chat: Chat, mode: Mode, key_id: str, room_tokens: int
-    ) -> tuple[Chat, str]:
+    ) -> Iterator[tuple[Chat, str]]:
         """
-        Return *chat* with its passages, at most *room_tokens* of new ones, and what
-        to say of them in ``x-ofa-rag``. Never raises for a failed look-up.
+        Yield *chat* with its passages, at most *room_tokens* of them, and what to say
+        of them in ``x-ofa-rag``; then with fewer and fewer, without any at the last.
+        Never raises for a failed look-up.
         """
 
 
@@ -118,20 +120,8 @@ class Answerer:
         if self._lookup is None:
             headers["x-ofa-rag"] = "skipped; retrieval is off"
             return _answered(place.reply(chat), headers, chat)
-        bare = chat
-        room = self._room(chat)
-        chat, headers["x-ofa-rag"] = self._lookup.augment(
-            chat, mode, caller.key_id, room
-        )
-        try:
-            return _answered(place.reply(chat), headers, chat)
-        except ContextLengthExceeded:
-            # Passages must never make a chat fail that fits without them.
-            if chat is bare:
-                raise
-            place = self._queue.reserve()  # the refused chat gave the place back
-            headers["x-ofa-rag"] = "none; the context is full"
-            return _answered(place.reply(bare), headers, bare)
+        sets = self._lookup.augment(chat, mode, caller.key_id, self._room(chat))
+        return _first_that_fits(sets, headers, place)
 
     def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
         # VS Code names no limit and plans for the one that /v1/models tells (R064).
@@ -170,10 +160,42 @@ class Answerer:
     def _room(self, chat: Chat) -> int:
         """Return how many tokens of passages fit beside *chat* and an answer."""
         limits = self._queue.limits()
-        said = self._queue.count_tokens("\n".join(m.text for m in chat.messages))
+        said = self._queue.count_tokens(_all_text(chat))
         wanted = chat.sampling.max_tokens or limits.output_tokens
         answer = min(wanted, limits.output_tokens, limits.context_tokens // 4)
         return max(0, limits.context_tokens - said - answer - 64 * len(chat.messages))
+
+
+def _first_that_fits(
+    sets: Iterator[tuple[Chat, str]], headers: Mapping[str, str], place: Place
+) -> Answered:
+    """
+    Return the reply to the first of *sets* that the engine has room for.
+
+    Passages must never make a chat fail that fits without them. How long a prompt is
+    the engine alone knows, once it has put it together.
+    """
+    for chat, told in sets:
+        try:
+            return _answered(place.reply(chat), {**headers, "x-ofa-rag": told}, chat)
+        except ContextLengthExceeded as exc:
+            refused = exc
+    raise refused
+
+
+def _all_text(chat: Chat) -> str:
+    """Return about what a prompt has of *chat*: its texts, calls and tools."""
+    messages = (message.text for message in chat.messages)
+    calls = (
+        json.dumps(call.arguments)
+        for message in chat.messages
+        for call in message.calls
+    )
+    tools = (
+        json.dumps([tool.name, tool.description, tool.parameters])
+        for tool in chat.tools
+    )
+    return "\n".join((*messages, *calls, *tools))
 
 
 def _answered(reply: Reply, headers: Mapping[str, str], chat: Chat) -> Answered:

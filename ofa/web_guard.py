@@ -22,7 +22,9 @@ _TOKEN_LIST = re.compile(r"[A-Za-z0-9_,\- ]{0,1024}")
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 
-_EXPOSED = "Retry-After, x-request-id, x-ofa-ignored, x-ofa-rag, x-ofa-tools"
+_EXPOSED = (
+    "Retry-After, x-request-id, x-ofa-cache, x-ofa-ignored, x-ofa-rag, x-ofa-tools"
+)
 _LOG_CHARACTERS = 200
 _HEADER_CHARACTERS = 1024
 _IGNORED_NAMES = 8

@@ -2,11 +2,22 @@
 
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from ofa.answer import Answerer, AnswerSettings, Caller, tools_off_reason
-from ofa.chat import Chat, Image, Message, Output, Sampling, Tool, ToolChoice, gather
+from ofa.chat import (
+    Chat,
+    Image,
+    Message,
+    Output,
+    Sampling,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    gather,
+)
 from ofa.engine.base import Limits
 from ofa.engine.queue import Queued
 from ofa.engine.scripted import ScriptedEngine
@@ -18,6 +29,10 @@ from ofa.errors import (
 )
 from ofa.modes import SEED_MODES, Mode, Modes
 from ofa.prompts import Prompts
+from ofa.rag.lookup import Budget, Lookup
+from ofa.rag.memory import Memory
+from ofa.rag.passage import Hit, Passage
+from ofa.rag.retrieve import Found
 
 READ = Tool("read_file", "Read a file", {"type": "object", "properties": {}})
 VSCODE = Caller("key1", "GitHubCopilotChat/0.67.0")
@@ -33,11 +48,12 @@ class FixedLookup:
         self.asked: list[tuple[Chat, str, int]] = []
 
     def augment(self, chat, mode, key_id, room_tokens):
-        """Prefix the last message with the block."""
+        """Prefix the last message with the block; then leave it out."""
         self.asked.append((chat, mode.name, room_tokens))
         last = chat.messages[-1]
         told = replace(last, text=self.block + last.text)
-        return replace(chat, messages=(*chat.messages[:-1], told)), "hit; n=1"
+        yield replace(chat, messages=(*chat.messages[:-1], told)), "hit; n=1"
+        yield chat, "none; the context is full"
 
 
 class Small(ScriptedEngine):
@@ -300,6 +316,115 @@ def test_passages_never_make_a_chat_fail_that_fits_without(prompts):
     assert answer.text == "ok"
     assert seen.messages[-1].text == "q"
     assert headers["x-ofa-rag"] == "none; the context is full"
+
+
+class TenPassages:
+    """Finds ten passages of ten words for every question."""
+
+    def find(self, collections, question, previous=""):
+        """Return them."""
+        passages = [Passage("hpc", f"{n}.md", "", "", "word " * 10) for n in range(10)]
+        return Found(tuple(Hit(each, 1.0, 0.9) for each in passages), "hit")
+
+    def find_private(self, question, previous=""):
+        """Return none."""
+        return Found()
+
+
+class Exact(ScriptedEngine):
+    """Counts 200 tokens more than it tells, which only its refusal shows."""
+
+    def reply(self, chat):
+        """Refuse what has less than 100 tokens left for the answer."""
+        words = sum(len(m.text.split()) for m in chat.messages) + 200
+        if words > self.limits().context_tokens - 100:
+            raise ContextLengthExceeded(f"{words} tokens", param="messages")
+        return super().reply(chat)
+
+
+def test_a_long_conversation_never_fails_for_its_passages(prompts):
+    """As it grows, old passages go, then new ones shrink, then there are none."""
+    engine = Exact(["Yes. " * 5], limits=Limits(context_tokens=1200, output_tokens=100))
+    with closing(Queued(engine)) as queue:
+        lookup = Lookup(
+            TenPassages(),
+            Memory(1 << 20),
+            count_tokens=queue.count_tokens,
+            budget=Budget,
+        )
+        answerer = Answerer(queue, Modes(), prompts, lookup=lookup)
+        messages: tuple[Message, ...] = ()
+        told = []
+        with pytest.raises(ContextLengthExceeded):
+            while True:
+                question = f"Question {len(told)} of a long talk: " + "why? " * 40
+                messages = (*messages, Message("user", question))
+                answered = answerer.reply(Chat("ofa-hpc", messages), SCRIPT)
+                told.append(answered.headers["x-ofa-rag"])
+                said = gather(answered.reply).text
+                messages = (*messages, Message("assistant", said))
+        bare = sum(len(m.text.split()) for m in messages)
+
+        assert queue.depth() == (0, 0)
+
+    assert bare + 2 + 200 > 1100  # of its own, with the mode's two words
+    assert len(told) > 10
+    assert told[0].startswith("hit; n=6; ")
+    assert any("dropped=" in each and each.startswith("hit") for each in told)
+    assert told[-1].startswith("none; ")
+
+
+def test_turns_repeat_earlier_ones_between_drops(prompts):
+    """R044: what the engine has read is read again, but for the turns that drop."""
+    engine = ScriptedEngine(["Yes."], limits=Limits(2500, 100))
+    with closing(Queued(engine)) as queue:
+        lookup = Lookup(
+            TenPassages(),
+            Memory(1 << 20),
+            count_tokens=queue.count_tokens,
+            budget=Budget,
+        )
+        answerer = Answerer(queue, Modes(), prompts, lookup=lookup)
+        messages: tuple[Message, ...] = ()
+        for turn in range(12):
+            messages = (*messages, Message("user", f"Question {turn}?"))
+            gather(answerer.reply(Chat("ofa-hpc", messages), SCRIPT).reply)
+            messages = (*messages, Message("assistant", "Yes."))
+
+    seen = [chat.messages for chat in engine.asked]
+    broken = [after[: len(before)] != before for before, after in pairwise(seen)]
+    assert 1 <= sum(broken) <= 3
+
+
+def test_one_place_is_enough_for_all_tries(prompts):
+    """A refused set does not give the place away to somebody else."""
+    with closing(Queued(Small(), running=1, waiting=0)) as queue:
+        lookup = FixedLookup("word " * 50)
+        answered = Answerer(queue, Modes(), prompts, lookup=lookup).reply(
+            said(("user", "q")), SCRIPT
+        )
+
+        with pytest.raises(Overloaded):
+            queue.reserve()
+        assert gather(answered.reply).text == "ok"
+        assert queue.depth() == (0, 0)
+
+
+def test_tools_and_calls_take_room_too(prompts):
+    """An agent's declarations and its calls are part of the prompt."""
+    lookup = FixedLookup("")
+    big = Tool("big", "word " * 300, {"type": "object"})
+    call = Message("assistant", calls=(ToolCall("c", "big", {"text": "word " * 200}),))
+    plain = said(("user", "q"))
+    tooled = replace(plain, tools=(big,))
+    looped = replace(tooled, messages=(*tooled.messages, call))
+
+    for chat in (plain, tooled, looped):
+        ask(prompts, chat, lookup=lookup)
+
+    rooms = [asked[2] for asked in lookup.asked]
+    assert rooms[0] - rooms[1] >= 300
+    assert rooms[1] - rooms[2] >= 200
 
 
 def test_a_chat_that_does_not_fit_by_itself_is_refused(prompts):

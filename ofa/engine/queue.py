@@ -84,7 +84,12 @@ class Queued:
 
     def reply(self, chat: Chat) -> Reply:
         """Take a place and return the reply of the inner engine through it."""
-        return self.reserve().reply(chat)
+        place = self.reserve()
+        try:
+            return place.reply(chat)
+        except BaseException:
+            place.release()
+            raise
 
     def limits(self) -> Limits:
         """Return the inner engine's."""
@@ -166,13 +171,10 @@ class Place:
         """
         Let the inner engine check *chat*, then stand in line with it.
 
-        A refusal by the inner engine gives the place back and is raised here.
+        A refusal by the inner engine is raised here. The place is still taken then:
+        for another try, or to be released.
         """
-        try:
-            inner = self._queued._engine.reply(chat)
-        except BaseException:
-            self.release()
-            raise
+        inner = self._queued._engine.reply(chat)
         line = self._queued._line
         stand_in = partial(line.put, key=chat.caller, priority=chat.priority)
         self._job = _Job(

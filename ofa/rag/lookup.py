@@ -6,16 +6,17 @@ The one part of retrieval that the Answerer knows. A look-up never fails a chat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from ..chat import Chat
 from ..modes import Mode
 from .fence import block, fits, new_tag
-from .memory import Augmented, Block, Memory
+from .memory import Block, Memory
 from .passage import Passage
 from .question import Question
+from .replay import Augmented, Replay
 from .retrieve import Found, Retriever, select
 
 # Sources are listed until the header has this many characters: proxies and clients
@@ -24,6 +25,11 @@ HEADER_CHARS = 1500
 
 # Of the passages' budget; the user's own documents must not crowd out the mode's.
 PRIVATE_SHARE = 0.4
+
+# How many sets of passages are tried, each half of the one before. The first is
+# measured before the prompt is put together, so it fits but for a few tokens; the
+# second is for those, and the third for a chat that is counted quite wrongly.
+_SETS = 3
 
 
 @dataclass(frozen=True)
@@ -57,44 +63,59 @@ class Lookup:
 
     def augment(
         self, chat: Chat, mode: Mode, key_id: str, room_tokens: int
-    ) -> tuple[Chat, str]:
+    ) -> Iterator[tuple[Chat, str]]:
         """
-        Return *chat* with its passages, and what to say of them in ``x-ofa-rag``.
+        Yield *chat* with its passages, and what to say of them in ``x-ofa-rag``.
 
-        *room_tokens* is what new passages may take at the most.
+        The first has at most *room_tokens* of them, old and new together. Who finds it
+        too long all the same gets it with half of them, then fewer, then as it was.
         """
         reasons: list[str] = []
+        found: list[Found] = []  # of both kinds, once it was looked for
 
-        def make(question: Question, tag: str) -> Block | None:
-            made, reason = self._look_up(mode, question, tag, room_tokens)
+        def make(question: Question, tag: str, room: int) -> Block | None:
+            if not found:
+                words = (question.text, question.previous)
+                found.append(self._retriever.find(mode.collections, *words))
+                found.append(self._retriever.find_private(*words))
+            made, reason = self._make(mode, *found, tag=tag, room_tokens=room)
             reasons.append(reason)
             return made
 
-        augmented = self._memory.augment(chat, (mode.id, key_id), make)
-        return augmented.chat, _told(augmented, reasons)
+        replay = Replay(self._memory, chat, (mode.id, key_id), make)
+        for _ in range(_SETS):
+            done = replay.fit(room_tokens)
+            yield done.chat, _told(done, reasons)
+            if not done.tokens:
+                return
+            room_tokens = done.tokens // 2
+        replay.fit(0)  # so that the next turn begins like this one
+        yield chat, "none; the context is full"
 
-    def _look_up(
-        self, mode: Mode, question: Question, tag: str, room_tokens: int
+    def _make(
+        self, mode: Mode, shared: Found, private: Found, *, tag: str, room_tokens: int
     ) -> tuple[Block | None, str]:
-        asked = (question.text, question.previous)
-        shared = self._retriever.find(mode.collections, *asked)
-        private = self._retriever.find_private(*asked)
         budget = self._budget()
-        passages = self._select(shared, private, budget, room_tokens)
-        if not passages:
-            found_some = shared.hits or private.hits
-            return None, "none: no room" if found_some else shared.reason
+        allowed = min(budget.max_tokens, room_tokens)
+        while passages := self._select(shared, private, budget, allowed):
+            made = self._fenced(mode, passages, tag)
+            over = made.tokens - room_tokens
+            if over <= 0:
+                return made, shared.reason if shared.hits else private.reason
+            # The fence takes some, too; fewer passages, at least one less, make up.
+            allowed = sum(self._count(passage.text) for passage in passages) - over
+        found_some = shared.hits or private.hits
+        return None, "none: no room" if found_some else shared.reason
+
+    def _fenced(self, mode: Mode, passages: Sequence[Passage], tag: str) -> Block:
         tag = tag if fits(tag, passages) else new_tag(p.text for p in passages)
         text = block(passages, mode.label, mode.lead_in, tag=tag)
         sources = tuple(dict.fromkeys(f"{p.collection}/{p.path}" for p in passages))
-        tokens = self._count(text)
-        reason = shared.reason if shared.hits else private.reason
-        return Block(text, tag, sources, tokens, len(passages)), reason
+        return Block(text, tag, sources, self._count(text), len(passages))
 
     def _select(
-        self, shared: Found, private: Found, budget: Budget, room_tokens: int
+        self, shared: Found, private: Found, budget: Budget, tokens: int
     ) -> tuple[Passage, ...]:
-        tokens = min(budget.max_tokens, room_tokens)
         own: tuple[Passage, ...] = ()
         if private.hits:
             share = PRIVATE_SHARE if shared.hits else 1.0
@@ -114,17 +135,18 @@ class Lookup:
         return (*rest, *own)
 
 
-def _told(augmented: Augmented, reasons: list[str]) -> str:
+def _told(augmented: Augmented, reasons: Sequence[str]) -> str:
     found = augmented.block
+    left_out = f"dropped={augmented.left_out}" if augmented.left_out else ""
     if found is None:
-        if reasons:
-            return reasons[0].replace(":", ";", 1)
-        return "skipped; no question of the user's"
+        return "; ".join(filter(None, (_why_none(augmented, reasons), left_out)))
     parts = ["hit", f"n={found.passages}", f"tokens={found.tokens}"]
     if augmented.how == "replayed":
         parts.append("replayed")
-    elif reasons and ":" in reasons[0]:
-        parts.append(reasons[0].partition(": ")[2])
+    if left_out:
+        parts.append(left_out)
+    if augmented.how == "fresh" and reasons and ":" in reasons[-1]:
+        parts.append(reasons[-1].partition(": ")[2])
     told = "; ".join(parts)
     sources = ""
     for source in found.sources:
@@ -134,3 +156,11 @@ def _told(augmented: Augmented, reasons: list[str]) -> str:
             break
         sources += more
     return f"{told}; sources={sources}"
+
+
+def _why_none(augmented: Augmented, reasons: Sequence[str]) -> str:
+    if reasons:
+        return reasons[-1].replace(":", ";", 1)
+    if augmented.question is None:
+        return "skipped; no question of the user's"
+    return "none; no room"  # it had passages once

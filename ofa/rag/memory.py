@@ -4,7 +4,8 @@ What was injected for which turn, so that it can be said again byte for byte.
 A client sends its own messages back, without what we put in front of them. Were old
 turns left bare, or looked up anew, the prompt would differ from the one that the engine
 has already read, and every turn would pay for the whole conversation again (R044).
-Held in memory only: nothing of a conversation reaches a disk.
+Held in memory only: nothing of a conversation reaches a disk. What of it fits into a
+prompt is the matter of `ofa.rag.replay`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Literal
 
-from ..chat import Chat, Message
-from .question import Question, asked
+from ..chat import Message
 
 # What an entry takes beside its text: key, objects, and its place in the order.
 _OVERHEAD_BYTES = 600
@@ -38,17 +37,22 @@ class Block:
     def size_bytes(self) -> int:
         """About what it costs to remember."""
         strings = (self.text, self.tag, *self.sources)
-        return _OVERHEAD_BYTES + sum(4 * len(string) for string in strings)
+        return sum(4 * len(string) for string in strings)
 
 
 @dataclass(frozen=True)
-class Augmented:
-    """A chat with its passages, and how the newest question got its own."""
+class _Turn:
+    """What is known of a conversation up to one of its user messages."""
 
-    chat: Chat
-    how: Literal["fresh", "replayed", "none"]
-    block: Block | None = None  # of the newest turn, if it has one
-    question: Question | None = None  # None: nothing was asked, so nothing looked up
+    block: Block | None = None  # of that message
+    left_out: int = 0  # from here on: how many of the first user messages go bare
+
+    @property
+    def size_bytes(self) -> int:
+        return _OVERHEAD_BYTES + (self.block.size_bytes if self.block else 0)
+
+
+_UNKNOWN = _Turn()
 
 
 class Memory:
@@ -62,54 +66,21 @@ class Memory:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[bytes, Block] = OrderedDict()
+        self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
         self._bytes = 0
-
-    def augment(
-        self,
-        chat: Chat,
-        scope: Sequence[str],
-        make: Callable[[Question, str], Block | None],
-    ) -> Augmented:
-        """
-        Return *chat* with each user turn's block in front of the turn's own text.
-
-        *scope* is what must be equal for a block to be said again: mode and key.
-        *make* is called at most once, for a newest question without a block: with it
-        and the conversation's tag, or an empty one. None from it injects nothing.
-        """
-        question = asked(chat)
-        messages = list(chat.messages)
-        fresh = False
-        block: Block | None = None
-        tag = ""
-        for place, link in chain(chat.messages, scope):
-            found = self.recall(link)
-            if not found and question and place == question.place:
-                made = make(question, tag)
-                found = self.remember(link, made) if made else None
-                fresh = found is not None
-            if found:
-                tag = found.tag
-                text = found.text + messages[place].text
-                messages[place] = replace(messages[place], text=text)
-            if found or not _same_turn(chat.messages, place):
-                block = found
-        how: Literal["fresh", "replayed", "none"] = "replayed" if block else "none"
-        return Augmented(
-            replace(chat, messages=tuple(messages)),
-            "fresh" if fresh else how,
-            block,
-            question,
-        )
 
     def recall(self, link: bytes) -> Block | None:
         """Return what was injected at *link*, now the most recently used."""
         with self._lock:
-            found = self._blocks.get(link)
+            found = self._turns.get(link, _UNKNOWN).block
             if found:
-                self._blocks.move_to_end(link)
+                self._turns.move_to_end(link)
             return found
+
+    def knows(self, link: bytes) -> bool:
+        """Return whether there is a block at *link*, which does not count as use."""
+        with self._lock:
+            return self._turns.get(link, _UNKNOWN).block is not None
 
     def remember(self, link: bytes, block: Block) -> Block:
         """
@@ -119,21 +90,60 @@ class Memory:
         both must send the same bytes.
         """
         with self._lock:
-            before = self._blocks.get(link)
-            if before:
-                return before
-            self._blocks[link] = block
-            self._bytes += block.size_bytes
-            while self._bytes > self._limit_bytes and self._blocks:
-                _, gone = self._blocks.popitem(last=False)
-                self._bytes -= gone.size_bytes
+            before = self._turns.get(link, _UNKNOWN)
+            if before.block:
+                return before.block
+            self._put(link, replace(before, block=block))
             return block
+
+    def swap(self, link: bytes, before: Block, after: Block | None) -> Block | None:
+        """
+        Keep *after* in the place of *before*, and return what to inject.
+
+        That is another's block where another was quicker, as with `remember`.
+        """
+        with self._lock:
+            found = self._turns.get(link, _UNKNOWN)
+            if found.block and found.block != before:
+                return found.block
+            self._put(link, replace(found, block=after))
+            return after
+
+    def left_out(self, links: Iterable[bytes]) -> int:
+        """Return how many user messages of a conversation go bare, from its first."""
+        with self._lock:
+            turns = [self._turns.get(link, _UNKNOWN) for link in links]
+        return max((turn.left_out for turn in turns), default=0)
+
+    def leave_out(self, link: bytes, count: int) -> None:
+        """
+        From *link* on, let the first *count* user messages go bare.
+
+        What only shares an older beginning with that conversation loses nothing.
+        """
+        with self._lock:
+            before = self._turns.get(link, _UNKNOWN)
+            if before.left_out != count:
+                self._put(link, replace(before, left_out=count))
 
     @property
     def held(self) -> tuple[int, int]:
-        """How many blocks are remembered, and about how many bytes they take."""
+        """How many turns are remembered, and about how many bytes they take."""
         with self._lock:
-            return len(self._blocks), self._bytes
+            return len(self._turns), self._bytes
+
+    def _put(self, link: bytes, turn: _Turn) -> None:
+        """Keep *turn*, or nothing if it says nothing; the lock is held."""
+        before = self._turns.pop(link, None)
+        if before:
+            self._bytes -= before.size_bytes
+        if turn == _UNKNOWN:
+            return
+        self._turns[link] = turn
+        self._bytes += turn.size_bytes
+        while self._bytes > self._limit_bytes:
+            _, gone = self._turns.popitem(last=False)
+            self._bytes -= gone.size_bytes
 
 
 def chain(
@@ -152,12 +162,6 @@ def chain(
         link = blake2b(link + _said(message), digest_size=32).digest()
         if message.role == "user":
             yield place, link
-
-
-def _same_turn(messages: Sequence[Message], place: int) -> bool:
-    """Tell whether the user message at *place* goes on with what stands before it."""
-    before = (m.role for m in reversed(messages[:place]) if m.role != "system")
-    return next(before, "") == "user"
 
 
 def _said(message: Message) -> bytes:
