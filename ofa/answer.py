@@ -105,10 +105,18 @@ class Answerer:
             place.release()
             raise
 
+    def beginnings(self) -> tuple[Chat, ...]:
+        """Return how a chat of each mode begins, for an engine to read ahead."""
+        return tuple(
+            self._briefed(Chat(mode.id, (), weights=mode.weights), mode)
+            for mode in self._modes
+        )
+
     def _answer(self, chat: Chat, mode: Mode, caller: Caller, place: Place) -> Answered:
         headers: dict[str, str] = {}
-        chat = replace(self._with_sampling(chat, mode), caller=caller.key_id)
-        if self._queue.limits().vision is False:
+        chat = self._with_sampling(chat, mode)
+        chat = replace(chat, caller=caller.key_id, weights=mode.weights)
+        if self._queue.limits(mode.weights).vision is False:
             chat = _without_tool_images(chat)
         if is_side_request(chat, caller.user_agent):
             # A title or a summary is no question to a domain expert.
@@ -125,8 +133,8 @@ class Answerer:
 
     def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
         # VS Code names no limit and plans for the one that /v1/models tells (R064).
-        most = self._settings.max_tokens or self._queue.limits().output_tokens
-        limit = Sampling(max_tokens=most)
+        most = self._queue.limits(mode.weights).output_tokens
+        limit = Sampling(max_tokens=self._settings.max_tokens or most)
         return replace(chat, sampling=chat.sampling.over(mode.sampling).over(limit))
 
     def _with_tools_or_without(self, chat: Chat) -> tuple[Chat, Mapping[str, str]]:
@@ -134,7 +142,8 @@ class Answerer:
             return chat, {}
         if chat.tool_choice.kind == "none":
             return _without_tools(chat), {"x-ofa-tools": "off; tool_choice is none"}
-        reason = tools_off_reason(self._settings.tools, self._queue.limits())
+        limits = self._queue.limits(chat.weights)
+        reason = tools_off_reason(self._settings.tools, limits)
         if not reason:
             return chat, {}
         if chat.tool_choice.kind in ("required", "named"):
@@ -159,7 +168,7 @@ class Answerer:
 
     def _room(self, chat: Chat) -> int:
         """Return how many tokens of passages fit beside *chat* and an answer."""
-        limits = self._queue.limits()
+        limits = self._queue.limits(chat.weights)
         said = self._queue.count_tokens(_all_text(chat))
         wanted = chat.sampling.max_tokens or limits.output_tokens
         answer = min(wanted, limits.output_tokens, limits.context_tokens // 4)

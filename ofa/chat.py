@@ -117,6 +117,7 @@ class Chat:
     output: Output | None = None  # None: free text
     choices: int = 1  # how many answers to draw for the one prompt
     logprobs: int | None = None  # None: not wanted; else how many alternatives a token
+    weights: str = ""  # which of the engine's models; empty: its first
     caller: str = ""  # whose it is: a key's fingerprint, for fairness and separation
     priority: int = 0  # 0: a person's question; 1: an editor's side request
     ignored: tuple[str, ...] = ()  # request fields without effect, to be told

@@ -15,11 +15,13 @@ from typing import Any, NoReturn
 
 from .config_file import SiteFile, find_site_file, read_site_file
 from .config_schema import (
+    NAMED,
     PATHS,
     SECTIONS,
     ApiSection,
     EngineSection,
     ModeChange,
+    ModelChange,
     ModulesSection,
     RagSection,
     Row,
@@ -70,6 +72,7 @@ class Config:
     rag: RagSection = RagSection()
     tools: ToolsSection = ToolsSection()
     modes: Mapping[str, ModeChange] = field(default_factory=dict)
+    models: Mapping[str, ModelChange] = field(default_factory=dict)
     scheduler: SchedulerSection = SchedulerSection()
     modules: ModulesSection = ModulesSection()
     path: Path | None = None  # the file that was read
@@ -82,11 +85,12 @@ class Config:
             section, leaf = name.split(".")
             value = getattr(getattr(self, section), leaf)
             yield name, value, self.origins.get(name, DEFAULT)
-        for mode, change in self.modes.items():
-            for row in rows_of(f"modes.{mode}", ModeChange):
-                if row.name in self.origins:
-                    leaf = row.name.rpartition(".")[2]
-                    yield row.name, getattr(change, leaf), self.origins[row.name]
+        for section, shape in NAMED.items():
+            for name, change in getattr(self, section).items():
+                for row in rows_of(f"{section}.{name}", shape):
+                    if row.name in self.origins:
+                        leaf = row.name.rpartition(".")[2]
+                        yield row.name, getattr(change, leaf), self.origins[row.name]
 
 
 @dataclass
@@ -112,14 +116,16 @@ def load(
     chosen = _Chosen()
     found = find_site_file(path, env)
     site_file = read_site_file(found) if found else None
-    modes = _take_file(site_file, chosen) if site_file else {}
+    named = _take_file(site_file, chosen) if site_file else {}
     _take_env(env, chosen)
     _take_flags(overrides, chosen)
     _expand_home(chosen, env)
     _check_needs(chosen)
+    _check_models(named)
     return Config(
         **{section: _section(section, chosen) for section in SECTIONS},
-        modes=MappingProxyType(modes),
+        modes=MappingProxyType(named.get("modes", {})),
+        models=MappingProxyType(named.get("models", {})),
         path=found,
         origins=MappingProxyType(chosen.origins),
         warnings=tuple(_strange_variables(env)),
@@ -136,43 +142,44 @@ def _section(section: str, chosen: _Chosen) -> Any:  # noqa: ANN401 - its own da
     return SECTIONS[section](**given)
 
 
-def _take_file(site_file: SiteFile, chosen: _Chosen) -> dict[str, ModeChange]:
-    modes: dict[str, ModeChange] = {}
+def _take_file(site_file: SiteFile, chosen: _Chosen) -> dict[str, dict[str, Any]]:
+    """Take the file's values; return the tables that carry names, by section."""
+    named: dict[str, dict[str, Any]] = {}
     for section, table in site_file.tables.items():
-        if section not in SECTIONS and section != "modes":
+        if section not in SECTIONS and section not in NAMED:
             _refuse(
                 site_file.where(section),
                 f"{section}: no such section",
-                nearest(section, (*SECTIONS, "modes")),
+                nearest(section, (*SECTIONS, *NAMED)),
             )
         if not isinstance(table, dict):
             _refuse(
                 site_file.where(section), f"{section}: expected [{section}], a table"
             )
-        if section == "modes":
-            modes = _take_modes(site_file, table, chosen)
+        if section in NAMED:
+            named[section] = _take_named(site_file, section, table, chosen)
         else:
             _take_table(site_file, (section,), table, chosen)
-    return modes
+    return named
 
 
-def _take_modes(
-    site_file: SiteFile, tables: Mapping[str, Any], chosen: _Chosen
-) -> dict[str, ModeChange]:
-    modes = {}
+def _take_named(
+    site_file: SiteFile, section: str, tables: Mapping[str, Any], chosen: _Chosen
+) -> dict[str, Any]:
+    made = {}
     for name, table in tables.items():
-        where = site_file.where("modes", name)
+        where = site_file.where(section, name)
         if not isinstance(table, dict):
-            _refuse(where, f"modes.{name}: expected [modes.{name}], a table")
-        given = _take_table(site_file, ("modes", name), table, chosen)
-        modes[name] = ModeChange(**given, where=where)
-    return modes
+            _refuse(where, f"{section}.{name}: expected [{section}.{name}], a table")
+        given = _take_table(site_file, (section, name), table, chosen)
+        made[name] = NAMED[section](**given, where=where)
+    return made
 
 
 def _take_table(
     site_file: SiteFile, at: tuple[str, ...], table: Mapping[str, Any], chosen: _Chosen
 ) -> dict[str, Any]:
-    shape = ModeChange if at[0] == "modes" else SECTIONS[at[0]]
+    shape = NAMED.get(at[0]) or SECTIONS[at[0]]
     known = {row.name: row for row in rows_of(".".join(at), shape)}
     given = {}
     for leaf, value in table.items():
@@ -245,6 +252,18 @@ def _check_needs(chosen: _Chosen) -> None:
     if needed and not any(chosen.values.get(name) for name in needed):
         where = chosen.origins["engine.kind"]
         _refuse(where, f'{needed[0]}: needed where engine.kind is "{kind}"')
+
+
+def _check_models(named: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a model without a path, and a mode whose model is not there."""
+    models = named.get("models", {})
+    for name, model in models.items():
+        if not model.path:
+            _refuse(model.where, f"models.{name}.path: needed, the model's folder")
+    for name, mode in named.get("modes", {}).items():
+        if mode.model and mode.model not in models:
+            what = f"modes.{name}.model: there is no [models.{mode.model}]"
+            _refuse(mode.where, what, nearest(mode.model, models))
 
 
 def _strange_variables(env: Mapping[str, str]) -> Iterator[str]:

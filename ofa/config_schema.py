@@ -157,6 +157,30 @@ class EngineSection:
     prefill_step: int = key(
         512, "prompt tokens read before other answers go on", low=1, high=65536
     )
+    memory_gib: float = key(
+        0.0,
+        "for the caches of answers and kept prompts; 0: most of what is free",
+        low=0,
+        high=100_000,
+    )
+    prefix_memory_gib: float | None = key(
+        None,
+        "of it, for kept beginnings of prompts; unset: a quarter; 0: none are kept",
+        low=0,
+        high=100_000,
+    )
+    prefix_disk: bool = key(
+        False, "true: kept in the state folder too; chats can be read out of them"
+    )
+    prefix_disk_gib: float = key(
+        10.0, "the most they take there", low=0.01, high=100_000
+    )
+    load: Literal["start", "first use"] = key(
+        "start", "when the model is loaded; the first question waits for it or not"
+    )
+    unload_s: float = key(
+        0.0, "without a request until it is unloaded; 0: never", low=0, high=1_000_000
+    )
     load_wait_s: float = key(
         240.0,
         "a request waits for loading; VS Code gives up at 300 s",
@@ -268,11 +292,30 @@ class ModeChange:
     label: str | None = key(None, "names the fence around passages")
     lead_in: str | None = key(None, "the sentence before them")
     hidden: bool | None = key(None, "true: not listed, still answers")
+    model: str | None = key(None, "NAME of a [models.NAME]; unset: [engine] model")
     temperature: float | None = key(None, "over [engine] temperature", low=0, high=2)
     top_p: float | None = key(None, "over [engine] top_p", low=0.000001, high=1)
     top_k: int | None = key(None, "over [engine] top_k", low=1, high=1_000_000)
     where: str = ""  # file and line of its table, for errors; no key
 
+
+@dataclass(frozen=True)
+class ModelChange:
+    """
+    [models.NAME]: another model for modes to choose.
+
+    One at a time is in memory: a question for another one has it loaded first.
+    """
+
+    path: str | None = key(None, "an MLX folder, a GGUF file or a hub id")
+    context_tokens: int | None = key(
+        None, "unset: [engine] context_tokens", low=0, high=10_000_000
+    )
+    where: str = ""  # file and line of its table, for errors; no key
+
+
+# Sections of which there may be any number, each under a name of the site's.
+NAMED: Mapping[str, type] = {"modes": ModeChange, "models": ModelChange}
 
 SECTIONS: Mapping[str, type] = {
     "site": SiteSection,

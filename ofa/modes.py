@@ -42,6 +42,7 @@ class Mode:
     label: str
     lead_in: str = _LEAD_IN
     sampling: Sampling = Sampling()
+    weights: str = ""  # of [models.NAME]; empty: [engine] model
     hidden: bool = False
 
 
@@ -160,4 +161,5 @@ def _changed(mode: Mode, change: ModeChange, everywhere: Sampling) -> Mode:
         if (value := getattr(change, name)) is not None
     }
     sampling = own.over(everywhere).over(mode.sampling)
-    return replace(mode, sampling=sampling, **texts)
+    weights = change.model or mode.weights
+    return replace(mode, sampling=sampling, weights=weights, **texts)

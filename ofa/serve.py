@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from . import byok, web_ofa
 from .answer import Answerer, AnswerSettings, tools_off_reason
 from .auth import KeyFile, Keys, NoAuth, key_file_in
 from .banner import Connection
-from .chat import Sampling
+from .chat import Chat, Sampling
 from .config import Config
 from .engine.base import Limits, Status
 from .engine.queue import Queued
@@ -56,6 +56,7 @@ class Running:
     modes: Modes
     connection: Connection
     drain_s: float
+    beginnings: Sequence[Chat] = ()  # of chats, for the engine to read ahead
     exit_code: int = 0
 
     def run(self) -> None:
@@ -65,6 +66,7 @@ class Running:
         ended = threading.Event()
         watch = threading.Thread(target=self._watch, args=(ended,), daemon=True)
         watch.start()
+        self.queue.warm(self.beginnings)
         try:
             self.server.run()
         finally:
@@ -119,22 +121,18 @@ def build(
     modes = _modes(config)
     prompts = _prompts(config, state, modes)
     place = link.place if link else choose_port(state, host, config.server.port)
-    engine = make_engine(config.engine, env)
+    engine = make_engine(config, state, env)
     queue = Queued(engine, running=config.server.running, waiting=config.server.waiting)
     retrieval = _retrieval(config, state, queue)
+    lookup = retrieval.lookup if retrieval else None
     answerer = Answerer(
-        queue,
-        modes,
-        prompts,
-        lookup=retrieval.lookup if retrieval else None,
-        settings=_answer_settings(config),
+        queue, modes, prompts, lookup=lookup, settings=_answer_settings(config)
     )
     status = partial(_status, queue, link.restarted if link else "")
     services = Services(answerer, modes, queue.limits, status, keys.check)
+    web = _web_settings(config, host)
     server = make_server(
-        create_app(
-            services, _web_settings(config, host), _own_routes(config, modes, queue)
-        ),
+        create_app(services, web, _own_routes(config, modes, queue)),
         [place.socket],
         threads=config.server.running + config.server.waiting + SPARE_THREADS,
         gate=Gate(keys.check, config.server.max_body_bytes),
@@ -142,10 +140,18 @@ def build(
     connection = replace(
         _connection(config, state, env, place, key_file),
         models=tuple(mode.id for mode in modes),
-        model=engine.limits().description,
-        notes=_notes(config, state, f"listening on {host}: {why}", engine.limits()),
+        model=engine.limits("").description,
+        notes=_notes(config, state, f"listening on {host}: {why}", engine.limits("")),
     )
-    return Running(server, queue, retrieval, modes, connection, config.server.drain_s)
+    return Running(
+        server,
+        queue,
+        retrieval,
+        modes,
+        connection,
+        config.server.drain_s,
+        answerer.beginnings(),
+    )
 
 
 def run(
@@ -170,6 +176,8 @@ def run(
             link.attach(running.queue.status, orders)
         announce()
         running.run()
+        if link is not None:
+            link.beat()  # the last word: what its engine died of
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

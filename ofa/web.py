@@ -87,7 +87,7 @@ class Services:
 
     answerer: Answering
     modes: Modes
-    limits: Callable[[], Limits]
+    limits: Callable[[str], Limits]
     status: Callable[[], Status]
     check_key: CheckKey  # returns the key's id; raises `Unauthorized`
 
@@ -155,7 +155,7 @@ def _readyz(status: Callable[[], Status], asked: Asked) -> Page:
 class _Models:
     """The modes as OpenAI's model list."""
 
-    def __init__(self, modes: Modes, limits: Callable[[], Limits]) -> None:
+    def __init__(self, modes: Modes, limits: Callable[[str], Limits]) -> None:
         self._modes = modes
         self._limits = limits
 
@@ -166,7 +166,7 @@ class _Models:
         return self._entry(self._modes.pick(asked.args["model"]))
 
     def _entry(self, mode: Mode) -> dict[str, Any]:
-        limits = self._limits()
+        limits = self._limits(mode.weights)
         able = {"text": True, "image": limits.vision, "tools": limits.tools}
         return {
             "id": mode.id,

@@ -26,7 +26,7 @@ _HTTP_PORT = "80"  # what a Host header without a number means
 @dataclass(frozen=True)
 class _Byok:
     modes: Modes
-    limits: Callable[[], Limits]
+    limits: Callable[[str], Limits]
     name: str
     keyed: bool
 
@@ -39,7 +39,7 @@ class _Byok:
         keyed = self.keyed and where == "header"
         group = byok.entry(
             self.modes,
-            self.limits(),
+            self.limits(""),
             f"http://127.0.0.1:{port}/v1",
             name=self.name,
             key=only_credential(asked.headers) if keyed else None,
@@ -48,7 +48,7 @@ class _Byok:
 
 
 def routes(
-    modes: Modes, limits: Callable[[], Limits], *, name: str, keyed: bool
+    modes: Modes, limits: Callable[[str], Limits], *, name: str, keyed: bool
 ) -> tuple[Route, ...]:
     """
     Return the routes; *name* is the group's in VS Code, *keyed* whether keys are asked.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ofa.config import Config, load
-from ofa.config_schema import SECTIONS, ModeChange, rows, rows_of
+from ofa.config_schema import SECTIONS, ModeChange, ModelChange, rows, rows_of
 from ofa.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -478,8 +478,8 @@ def test_the_example_holds_every_key_its_default_and_its_reason():
 def test_the_examples_new_mode_holds_every_key_of_a_mode():
     """Without its comment signs the example of a mode is a mode."""
     text = (ROOT / "site.toml.example").read_text(encoding="utf-8")
-    commented = text.partition("# [modes.lammps]")[2].splitlines()[1:]
-    lines = [line.removeprefix("# ") for line in commented]
+    table = text.partition("# [modes.lammps]")[2].partition("\n\n")[0]
+    lines = [line.removeprefix("# ") for line in table.splitlines()[1:]]
 
     mode = tomllib.loads("\n".join(lines))
 
@@ -490,6 +490,38 @@ def test_the_examples_new_mode_holds_every_key_of_a_mode():
         assert any(
             line.startswith(leaf) and line.endswith(f"# {row.why}") for line in lines
         )
+
+
+def test_the_examples_model_holds_every_key_of_a_model():
+    """Without its comment signs the example of a model is a model."""
+    text = (ROOT / "site.toml.example").read_text(encoding="utf-8")
+    lines = text.partition("# [models.large]")[2].splitlines()[1:]
+
+    model = tomllib.loads("\n".join(line.removeprefix("# ") for line in lines))
+
+    named = {row.name.rpartition(".")[2] for row in rows_of("models.x", ModelChange)}
+    assert set(model) == named
+
+
+def test_modes_choose_among_models(tmp_path):
+    """A model is a table of its own; a mode that names none of them is refused."""
+    path = tmp_path / "site.toml"
+    path.write_text(
+        '[models.big]\npath = "/m/big"\n[modes.vasp]\nmodel = "big"\n', "utf-8"
+    )
+
+    config = load(str(path), {}, {})
+
+    assert config.models["big"].path == "/m/big"
+    assert config.modes["vasp"].model == "big"
+    assert ("models.big.path", "/m/big", f"{path}:2") in set(config.values())
+    for text, told in (
+        ("[models.big]\ncontext_tokens = 5\n", "models.big.path: needed"),
+        ('[modes.vasp]\nmodel = "bg"\n[models.big]\npath = "x"', "did you mean big"),
+    ):
+        path.write_text(text, "utf-8")
+        with pytest.raises(ConfigError, match=told):
+            load(str(path), {}, {})
 
 
 @pytest.mark.parametrize("name", ["site.toml.example", "docs/sites/kestrel.toml"])

@@ -126,7 +126,7 @@ def test_models_lists_the_modes(site):
 
 def test_capabilities_are_the_engines(open_site):
     """Only what the engine can do is promised."""
-    seeing = open_site(limits=lambda: Limits(8192, 1024, vision=True))
+    seeing = open_site(limits=lambda _: Limits(8192, 1024, vision=True))
 
     got = seeing.ask("GET", "/v1/models/ofa-code").json
 

@@ -115,7 +115,7 @@ def services(answerer: FakeAnswerer | None = None, **parts: Any) -> Services:
     ready = Services(
         answerer=answerer or FakeAnswerer(),
         modes=Modes(),
-        limits=lambda: Limits(32768, 4096, tools=True),
+        limits=lambda _: Limits(32768, 4096, tools=True),
         status=lambda: Status(True),
         check_key=check_key,
     )

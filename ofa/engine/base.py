@@ -71,8 +71,12 @@ class Engine(Protocol):
         with both numbers, `NotReady`, `Overloaded`.
         """
 
-    def limits(self) -> Limits:
-        """Return what it can take; cheap, never waits for a model to load."""
+    def limits(self, weights: str = "") -> Limits:
+        """
+        Return what it can take; cheap, never waits for a model to load.
+
+        *weights* is as in `Chat`; engines with one model need not look at it.
+        """
 
     def status(self) -> Status:
         """Return whether it can answer now; cheap, never blocks."""

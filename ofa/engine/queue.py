@@ -91,9 +91,9 @@ class Queued:
             place.release()
             raise
 
-    def limits(self) -> Limits:
+    def limits(self, weights: str = "") -> Limits:
         """Return the inner engine's."""
-        return self._engine.limits()
+        return self._engine.limits(weights)
 
     def status(self) -> Status:
         """Return the inner engine's, or that the queue is draining."""

@@ -112,7 +112,7 @@ class ScriptedEngine:
             ]
         return _ScriptedReply(self, chat, scripts)
 
-    def limits(self) -> Limits:
+    def limits(self, weights: str = "") -> Limits:
         """Return what it was made with."""
         return self._limits
 

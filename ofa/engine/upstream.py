@@ -42,7 +42,7 @@ class UpstreamEngine:
         refuse_unasked(chat, able, vision=limits.vision)
         return UpstreamReply(chat, self._chosen(chat))
 
-    def limits(self) -> Limits:
+    def limits(self, weights: str = "") -> Limits:
         """Return what all can do; those that never told of themselves do not count."""
         each = [server.limits() for server in self._told()]
         tops = [limits.logprobs for limits in each if limits.logprobs is not None]

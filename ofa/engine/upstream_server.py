@@ -24,6 +24,7 @@ from .upstream_breaker import Breaker
 from .upstream_lines import Lines, client_maker
 
 PROBE_S = 5.0
+_PROBE_TIMES = httpx.Timeout(PROBE_S, connect=2.0)
 PROBE_EVERY_S = 30.0  # how old its model list may get; a model may be changed any time
 PROBE_DOWN_EVERY_S = 2.0  # a server that comes back is used again within that
 _REST_S = 1.0  # of one that is busy and does not say for how long
@@ -157,7 +158,7 @@ class Server:
         """Ask which models there are; return what is wrong, empty if nothing."""
         named = self._settings.model
         try:
-            answer = self._client.get(f"{self.base}/models", timeout=PROBE_S)
+            answer = self._client.get(f"{self.base}/models", timeout=_PROBE_TIMES)
             if answer.status_code in (401, 403):
                 return "the upstream refuses its key ([engine] upstream_key_file)"
             if answer.status_code != httpx.codes.OK:
@@ -191,7 +192,8 @@ class Server:
         root = self.base.path.rstrip("/").removesuffix("/v1")
         try:
             answer = self._client.get(
-                self.base.copy_with(path=root + known.kind.more_at), timeout=PROBE_S
+                self.base.copy_with(path=root + known.kind.more_at),
+                timeout=_PROBE_TIMES,
             )
             told = answer.json() if answer.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, RuntimeError, ValueError):

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ...errors import EngineError, OfaError, OutOfMemory
@@ -16,16 +15,11 @@ from .lm import Generator, Model, make_generator
 from .prefix import Kind
 from .rows import Finish, Row, Sampled
 from .sampling import Samplers, Trap, likeliest, make_processors
+from .speed import CHUNK_S, LEAST_CHUNK, Speed, chunk_size
 
 if TYPE_CHECKING:
     from .ready import Ready
 
-WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
-# Below it the products are too small: on two slow cores 38 tokens/s in chunks of 64, 47
-# of 128, 57 in one piece. A cancelled prefill ends after its chunk, which is a second
-# where 128 tokens are read in one, and more on a slower machine.
-_LEAST_CHUNK = 128
-_CHUNK_S = 1.0
 # A request never waits for what is read ahead: only for the chunk under way.
 _WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
 
@@ -51,24 +45,6 @@ class _Running:
     def fault(self) -> Exception | None:
         """What went wrong in a step on this row's account."""
         return next((trap.fault for trap in self._traps if trap.fault), None)
-
-
-class Speed:
-    """How fast prompts are read: the median of the last few readings, so that
-    neither a busy moment nor a short prompt decides."""
-
-    def __init__(self) -> None:
-        self._readings: deque[float] = deque(maxlen=9)
-
-    def add(self, tokens: int, wall_s: float) -> None:
-        """Take a reading, unless it is too short to tell anything."""
-        if tokens >= _LEAST_CHUNK // 4:
-            self._readings.append(tokens / max(wall_s, 1e-6))
-
-    @property
-    def per_s(self) -> float:
-        """Prompt tokens a second; 0 before the first reading."""
-        return median(tuple(self._readings) or (0.0,))
 
 
 class Batch:
@@ -234,7 +210,7 @@ class Batch:
     def _chunk(self, decoding: bool) -> int:
         if any(run.row.warm for run in self._running.values()):
             return chunk_size(self._speed.per_s * _WARM_CHUNK_S, _WARM_CHUNK)
-        chunk = chunk_size(self._speed.per_s * _CHUNK_S)
+        chunk = chunk_size(self._speed.per_s * CHUNK_S)
         return min(chunk, self._prefill_step) if decoding else chunk
 
     def _advance(self, part: Any) -> int:  # noqa: ANN401 - mlx-lm's Response
@@ -277,7 +253,7 @@ class Batch:
         """Take rows out; what was read of their prompts is not lost."""
         for uid in uids:
             run = self._running.pop(uid)
-            if run.reading and run.read - run.kept >= _LEAST_CHUNK // 4:
+            if run.reading and run.read - run.kept >= LEAST_CHUNK // 4:
                 caches = self._generator.remove([uid], return_prompt_caches=True)
                 self._keep(run.row.ids[: run.read], run.row, caches[uid][0], "prompt")
             else:
@@ -290,8 +266,8 @@ class Batch:
         row.cached = 0
         try:
             hit = self._store.take(row.ids, row.owner)
-        except Exception as error:
-            log.error("a kept beginning could not be used", exc_info=error)
+        except Exception as error:  # noqa: BLE001 - then it is read anew
+            _note("a kept beginning could not be used", error)
             return None
         if hit is None:
             return None
@@ -317,8 +293,8 @@ class Batch:
         saved_s = len(ids) / (self._speed.per_s or 1.0)
         try:
             self._store.put(ids, row.owner, layers, kind=kind, saved_s=saved_s)
-        except Exception as error:
-            log.error("a beginning could not be kept", exc_info=error)
+        except Exception as error:  # noqa: BLE001 - the answer is good without
+            _note("a beginning could not be kept", error)
 
     # -- failure -------------------------------------------------------------------
 
@@ -359,14 +335,10 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(sign in said for sign in _NO_MEMORY)
 
 
+def _note(message: str, error: Exception) -> None:
+    log.error("%s", message, exc_info=error)
+
+
 def _fail(row: Row, message: str, cause: Exception | None) -> None:
     log.error("%s", message, exc_info=cause)
     row.fail(EngineError(message))
-
-
-def chunk_size(tokens: float, least: int = _LEAST_CHUNK) -> int:
-    """Return the largest power of two up to *tokens*, within the useful range."""
-    size = least
-    while size * 2 <= min(tokens, WHOLE_CHUNK):
-        size *= 2
-    return size

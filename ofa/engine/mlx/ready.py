@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
 from ..text import Markers
@@ -13,11 +12,9 @@ from .lm import Loaded, context_of, count_logits, free_bytes, kv_shape, read_pro
 from .memory import GiB, Room, make_room
 from .prefix import PrefixStore
 from .prefix_disk import PrefixDisk
+from .speed import Speed
 from .template import Prompts
 from .vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from .batch import Speed
 
 _WARM_UP_S = 2.0
 

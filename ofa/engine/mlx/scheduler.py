@@ -21,10 +21,11 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from ...errors import ConfigError, EngineError, OfaError, ShuttingDown
-from .batch import Batch, Speed
+from .batch import Batch
 from .lm import Loaded, Loader, one_line
 from .ready import Ready, Wish, prepare, warm_up
 from .rows import Row
+from .speed import Speed
 
 # Of rows for another model than the resident one: from then on they go first.
 _PATIENCE_S = 10.0
@@ -135,14 +136,6 @@ class Scheduler:
             if not self._thread.is_alive():
                 _await_gone(self._thread, wait_s)
 
-    def fail_all(self, error: OfaError) -> None:
-        """Tell every reader *error*, from any thread: the engine's own is stuck."""
-        with self._lock:
-            self._open = False
-        if self._resident is not None:
-            self._resident[1].fail_all(error)
-        self._turn_away(error)
-
     def _run(self) -> None:
         try:
             if not self._lazy:
@@ -151,11 +144,14 @@ class Scheduler:
                 self._take_arrivals()
                 self._choose_model()
                 self._step()
-        except Exception as error:
-            self._first.failure = EngineError("the engine stopped; restart ofa")
-            log.error("the engine's thread ended", exc_info=error)
+        except Exception as error:  # noqa: BLE001 - the thread's outermost handler
+            self._die(error)
         finally:  # whatever happened, nobody is left waiting
             self._leave()
+
+    def _die(self, error: Exception) -> None:
+        self._first.failure = EngineError("the engine stopped; restart ofa")
+        log.error("the engine's thread ended", exc_info=error)
 
     def _leave(self) -> None:
         with self._lock:
@@ -185,23 +181,17 @@ class Scheduler:
     def _bring(self, weights: Weights) -> None:
         """Load *weights* in place of what is resident; tell all how it went."""
         self._drop_resident()
-        weights.state, failure = "loading", None
+        weights.state = "loading"
         try:
             loaded = weights.load()
             if weights.ready is None:
                 weights.ready = prepare(loaded, weights.wish)
             self._settle(weights, weights.ready, loaded)
-            return
         except OfaError as error:
-            failure = error
-            log.debug("the cause", exc_info=error.__cause__)
-        except Exception as error:
-            failure = ConfigError(f"the model can't be loaded: {one_line(error)}")
-            log.debug("the cause", exc_info=error)
-        log.error("%s", failure)
-        weights.failure, weights.state = failure, "unloaded"
-        weights.settled.set()
-        weights.fail_waiting(failure)
+            _give_up(weights, error, error.__cause__)
+        except Exception as error:  # noqa: BLE001 - a folder may be broken in any way
+            message = f"the model can't be loaded: {one_line(error)}"
+            _give_up(weights, ConfigError(message), error)
 
     def _settle(self, weights: Weights, ready: Ready, loaded: Loaded) -> None:
         if not weights.speed.per_s:
@@ -304,6 +294,15 @@ class Scheduler:
             pass
         for weights in self.models.values():
             weights.fail_waiting(weights.failure or error)
+
+
+def _give_up(weights: Weights, failure: OfaError, cause: BaseException | None) -> None:
+    """Tell everyone that *weights* can't be loaded now."""
+    log.error("%s", failure)
+    log.debug("the cause", exc_info=cause)
+    weights.failure, weights.state = failure, "unloaded"
+    weights.settled.set()
+    weights.fail_waiting(failure)
 
 
 def _await_gone(thread: threading.Thread, wait_s: float) -> None:

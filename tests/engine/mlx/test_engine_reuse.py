@@ -33,7 +33,7 @@ def cold(request, folders):
 @pytest.fixture
 def warm(folders, cold):
     """A fresh engine on the same model that keeps what it can."""
-    engine = MlxEngine(folders[cold._name])
+    engine = MlxEngine(folders[cold._first.title])
     engine.wait(60)
     yield engine
     engine.close()
@@ -306,7 +306,7 @@ def test_a_cancelled_prefill_is_not_lost(folders):
     engine = odd_engine(folders["gemma3"], act)
     try:
         engine.wait(60)
-        engine._weights.speed._readings.clear()
+        engine._first.weights.speed._readings.clear()
         watching.set()
         question = Message("user", "file " * 400)
         reply = engine.reply(chat(question))

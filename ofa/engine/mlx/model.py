@@ -1,0 +1,227 @@
+"""One model of the MLX engine: chats in, rows out; all that costs no MLX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ...chat import Chat, Message
+from ...errors import BadRequest, ContextLengthExceeded, OfaError
+from ..base import Limits
+from ..text import Channels, StopStrings
+from . import lm
+from .ready import Ready, Wish
+from .reply import MlxReply, Writer
+from .rows import Mailbox, Row, marks_of, warm_row
+from .sampling import DEFAULTS, check_bias
+from .scheduler import Weights
+from .template import Prompt
+
+MOST_LOGPROBS = 20  # OpenAI's
+_USUAL_CONTEXT = 8192  # until a model's files could be read
+_FEW = 16  # tokens not worth reading ahead: a turn's own opening has some
+
+Submit = Callable[[Weights, Row], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a site chooses about every model of the engine; see site.toml.example."""
+
+    context_tokens: int = 0  # 0: the model's own
+    output_tokens: int = 4096
+    rows: int = 4
+    prefill_step: int = 512
+    load_wait_s: float = 240.0
+    lazy: bool = False
+    unload_s: float = 0.0
+    stall_s: float = 60.0
+    memory_gib: float = 0.0
+    prefix_memory_gib: float | None = None
+    prefix_disk: Path | None = None  # a folder of their own
+    prefix_disk_gib: float = 10.0
+
+
+@dataclass(frozen=True)
+class Named:
+    """A further model of an engine's, loaded when a chat asks for it by *name*."""
+
+    name: str
+    model: str
+    description: str = ""
+    context_tokens: int | None = None  # None: as the engine's settings say
+
+
+class Model:
+    """
+    A model by its folder or hub id, loaded or not; safe to use from many threads.
+
+    *submit* sends its rows to the engine's thread. Raises `ConfigError` at once for a
+    broken folder. *load* takes the place of loading what *named* says.
+    """
+
+    def __init__(
+        self,
+        named: Named,
+        settings: Settings,
+        *,
+        submit: Submit,
+        load: lm.Loader | None = None,
+    ) -> None:
+        self.title = Path(named.model).name
+        self._settings = settings
+        self._description = named.description
+        self._submit = submit
+        asked = named.context_tokens
+        self._asked_tokens = settings.context_tokens if asked is None else asked
+        self._native_tokens = 0
+        if load is None:
+            load = partial(lm.load, named.model)
+            if not lm.is_hub_id(named.model):
+                config = lm.check_folder(Path(named.model).expanduser())
+                self._native_tokens = lm.context_of(config)
+        wish = Wish(
+            self._asked_tokens,
+            settings.memory_gib,
+            settings.prefix_memory_gib,
+            settings.prefix_disk,
+            settings.prefix_disk_gib,
+        )
+        self.weights = Weights(named.name, load, wish)
+
+    def reply(self, chat: Chat, ready: Ready) -> MlxReply:
+        """Check and tokenise *chat*, and return its reply, not yet started."""
+        _refuse_images(chat)
+        sampling = chat.sampling.over(DEFAULTS)
+        check_bias(sampling, ready.logits)
+        prompt = ready.prompts.render(chat.messages, thinking=bool(chat.thinking))
+        most = min(self._settings.output_tokens, _room(ready, len(prompt.ids)))
+        mailbox = Mailbox()
+        rows = [
+            Row(
+                prompt.ids,
+                max_tokens=min(sampling.max_tokens or most, most),
+                sampling=sampling,
+                marks=marks_of(prompt, rewinds=not ready.room.shape.windows),
+                owner=chat.caller,
+                priority=chat.priority,
+                index=index,
+                logprobs=chat.logprobs,
+                mailbox=mailbox,
+            )
+            for index in range(chat.choices)
+        ]
+        match = ready.store.match(prompt.ids, chat.caller)
+        found = "hit" if match.tokens else "miss"
+        return MlxReply(
+            rows,
+            [_writer(ready, prompt, chat, index) for index in range(chat.choices)],
+            submit=partial(self._submit, self.weights),
+            finished=partial(self._read_on, ready, chat),
+            told={"x-ofa-cache": f"{found}; {match.reason}"},
+        )
+
+    def limits(self) -> Limits:
+        """Return what the model can take; before it is loaded, what its files say."""
+        ready = self.weights.ready
+        asked, native = self._asked_tokens, self._native_tokens
+        guess = min(asked or native, native) if native else asked or _USUAL_CONTEXT
+        context = ready.context_tokens if ready else guess
+        kind = f"{self.title} ({ready.kind})" if ready else self.title
+        return Limits(
+            context_tokens=context,
+            output_tokens=min(self._settings.output_tokens, context),
+            choices=self._settings.rows,
+            logprobs=MOST_LOGPROBS,
+            prefill_per_s=self.weights.speed.per_s or None,
+            description=", ".join(part for part in (kind, self._description) if part),
+        )
+
+    def details(self) -> dict[str, str]:
+        """Return what people and probes may want to know of it."""
+        ready = self.weights.ready
+        if ready is None:
+            return {"model": f"{self.title}, {self.weights.state}"}
+        held = ready.store.held()
+        told = {
+            "model": f"{self.title} ({ready.kind}), {self.weights.state}",
+            "context": f"{ready.context_tokens} tokens",
+            "kept_prompts": f"{held.entries}",
+            "kept_bytes": f"{held.nbytes} of {held.limit_bytes}",
+            "cache_hits": f"{held.hits}, {held.reused_tokens} tokens",
+        }
+        if held.disk is not None:
+            told["kept_on_disk"] = f"{held.disk.nbytes} of {held.disk.limit_bytes}"
+        return told
+
+    def read_ahead(self, chats: Sequence[Chat]) -> None:
+        """Have the system texts of *chats* read for everyone, when there is time."""
+        ready = self.weights.ready
+        if ready is None:
+            return
+        for chat in chats:
+            # Any question will do: what is read ahead stands before it.
+            messages = (*chat.messages, Message("user", "?"))
+            try:
+                prompt = ready.prompts.render(messages)
+            except OfaError:
+                continue  # a request will be told the same, with a reason
+            if prompt.system:
+                ids = prompt.ids[: prompt.system]
+                self._submit(self.weights, warm_row(ids, "", "system"))
+
+    def _read_on(self, ready: Ready, chat: Chat, answer: str) -> None:
+        """
+        Have *chat* with its *answer* read as a next turn will begin, if it is not yet.
+
+        The caches of an answer hold what was generated. Rendered as history it may
+        differ: Gemma 4 drops its empty thought, a stop string is cut off, tokens are
+        chosen otherwise. Then it is read again while nothing else is to do, and not
+        when somebody waits for an answer.
+        """
+        if chat.priority:
+            return
+        turns = (Message("assistant", answer), Message("user", "?"))
+        try:
+            prompt = ready.prompts.render((*chat.messages, *turns))
+        except OfaError:
+            return
+        ids = prompt.ids[: prompt.history]
+        missing = len(ids) - ready.store.match((*ids, 0), chat.caller).tokens
+        if ids and missing > _FEW:
+            self._submit(self.weights, warm_row(ids, chat.caller, "answer"))
+
+
+def _writer(ready: Ready, prompt: Prompt, chat: Chat, index: int) -> Writer:
+    stops = (*chat.sampling.stop, *ready.prompts.family.stop_strings)
+    return Writer(
+        decoder=ready.vocabulary.decoder(ready.silent),
+        channels=Channels(ready.thinking, thinking=prompt.thinking),
+        stops=StopStrings(stops),
+        vocabulary=ready.vocabulary,
+        index=index,
+    )
+
+
+def _room(ready: Ready, prompt: int) -> int:
+    """Return how many tokens an answer may have; raise if there is no room."""
+    context = ready.context_tokens
+    if prompt >= context:
+        raise ContextLengthExceeded(
+            f"messages: the prompt has {prompt} tokens and this model's context "
+            f"is {context}, prompt and answer together: send less",
+            param="messages",
+        )
+    return context - prompt
+
+
+def _refuse_images(chat: Chat) -> None:
+    for message in chat.messages:
+        for image in message.images:
+            raise BadRequest(
+                "this model reads text only; send no images",
+                param=image.param or "messages",
+                code="image_not_supported",
+            )
