@@ -34,6 +34,7 @@ OWNERS = {
     "mlx": ("engine/mlx/",),
     "mlx_lm": ("engine/mlx/lm",),
     "gguf": ("engine/mlx/gguf_",),
+    "llguidance": ("engine/mlx/grammar",),
     "transformers": ("engine/mlx/", "rag/embed"),
     "huggingface_hub": ("engine/mlx/",),
     "chromadb": ("rag/store",),

@@ -102,11 +102,15 @@ class Channels:
 
     *thinking* says that the prompt itself ended inside an opened thought. Blanks
     around a thought's inner start and before the answer's first character after a
-    thought belong to the format and are dropped.
+    thought belong to the format and are dropped. With *final* an answer that has begun
+    goes on to the end, as where a schema holds it: markers in it are its own text.
     """
 
-    def __init__(self, markers: Markers | None, *, thinking: bool = False) -> None:
+    def __init__(
+        self, markers: Markers | None, *, thinking: bool = False, final: bool = False
+    ) -> None:
         self._markers = markers
+        self._final = final
         self._marks = re.compile(
             "|".join(map(re.escape, (markers.open, markers.close))) if markers else "$^"
         )
@@ -137,6 +141,11 @@ class Channels:
             mark = self._marks.search(buffer, at)
             end = mark.start() if mark else len(buffer) - self._pending(buffer, at)
             self._put(buffer[at:end], pieces)
+            if self._final and self._answered:
+                self._markers = None
+                self._put(buffer[end:], pieces)
+                at = len(buffer)
+                break
             if mark is None:
                 at = end
                 break

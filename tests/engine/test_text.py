@@ -28,9 +28,9 @@ def reference(text, stops):
     return text, False
 
 
-def split(pieces, markers, *, thinking=False):
+def split(pieces, markers, **how):
     """Return (answer, reasoning) of a text that came in *pieces*."""
-    machine = Channels(markers, thinking=thinking)
+    machine = Channels(markers, **how)
     out = [part for piece in pieces for part in machine.feed(piece)]
     out += machine.flush()
     assert all(part.text for part in out)
@@ -145,6 +145,25 @@ def test_thought_opened_by_the_prompt():
     assert split(["hm</th", "ink>four"], THINK, thinking=True) == ("four", "hm")
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 200])
+@pytest.mark.parametrize(
+    ("markers", "thinking", "text", "thought"),
+    [
+        (CHANNEL, False, '{"a":"<|channel>x<channel|>"}', ""),
+        (CHANNEL, False, '<|channel>thought\nhm<channel|>{"a":"<|channel>"}', "hm"),
+        (THINK, True, 'hm</think>\n{"a":"</think>"}', "hm"),
+        (None, False, '{"a":"<|channel>"}', ""),
+    ],
+)
+def test_a_final_answer_keeps_markers_in_it(size, markers, thinking, text, thought):
+    """What a schema holds may have a marker's letters in a string, at any cut."""
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+
+    found = split(pieces, markers, thinking=thinking, final=True)
+
+    assert found == (text[text.index("{") :], thought)
+
+
 fragments = st.lists(
     st.sampled_from(
         ["<|channel>", "<channel|>", "<think>", "</think>", "thought\n", "final\n",
@@ -154,11 +173,18 @@ fragments = st.lists(
 )  # fmt: skip
 
 
-@given(fragments, places, st.sampled_from([CHANNEL, THINK, None]), st.booleans())
-def test_channels_do_not_depend_on_the_cut(fragments, places, markers, thinking):
+@given(
+    fragments,
+    places,
+    st.sampled_from([CHANNEL, THINK, None]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_channels_do_not_depend_on_the_cut(fragments, places, markers, thinking, final):
     """Any cut gives what the whole text gives in one piece."""
     text = "".join(fragments)
+    how = {"thinking": thinking, "final": final}
 
-    whole = split([text], markers, thinking=thinking)
+    whole = split([text], markers, **how)
 
-    assert split(cut(text, places), markers, thinking=thinking) == whole
+    assert split(cut(text, places), markers, **how) == whole

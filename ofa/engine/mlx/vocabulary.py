@@ -118,6 +118,11 @@ class Vocabulary:
                 return token
         return ""
 
+    @property
+    def knows_bytes(self) -> bool:
+        """Whether `raw` is what a decoder shows, to the byte."""
+        return self._tokens is not None
+
     def raw(self, token: int) -> bytes:
         """Return the bytes that *token* stands for; none for one without text."""
         if self._tokens is not None:
