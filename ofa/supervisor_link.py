@@ -120,13 +120,26 @@ class Link:
         """
         self._orders = {**self._orders, **orders}
         self._status = status
-        self._beat()
+        self.beat()
         self._alone.wait(_GO_WAIT_S)
+
+    def beat(self) -> None:
+        """Tell how this process is, now."""
+        beat = Beat()
+        if self._status is not None:
+            now = self._status()
+            why = now.reason[:_WHY_CHARS]
+            beat = Beat(listening=True, ready=now.ready, why=why, broken=now.broken)
+        with self._lock:
+            try:
+                self._wire.sendall(beat.line())
+            except OSError:
+                _leave("the supervisor is gone, so the server ends")
 
     def _run(self) -> None:
         said = b""
         while True:
-            self._beat()
+            self.beat()
             if not select.select([self._wire], [], [], self._beat_s)[0]:
                 continue
             said += self._hear()
@@ -142,18 +155,6 @@ class Link:
         if not heard:
             _leave("the supervisor is gone, so the server ends")
         return heard
-
-    def _beat(self) -> None:
-        beat = Beat()
-        if self._status is not None:
-            now = self._status()
-            why = now.reason[:_WHY_CHARS]
-            beat = Beat(listening=True, ready=now.ready, why=why, broken=now.broken)
-        with self._lock:
-            try:
-                self._wire.sendall(beat.line())
-            except OSError:
-                _leave("the supervisor is gone, so the server ends")
 
 
 def _leave(why: str) -> None:

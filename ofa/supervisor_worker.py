@@ -93,6 +93,7 @@ class Worker:
         code = self._process.poll()
         if code is None:
             return ""
+        self.hear()  # its last words may be there yet
         return self.cause or self._last_words() or _how(code)
 
     @property

@@ -98,8 +98,10 @@ class Process:
         (self.folder / "script.json").write_text(json.dumps(script))
 
     def kill(self) -> None:
-        """Kill the worker."""
-        os.kill(self.worker, signal.SIGKILL)
+        """Kill the worker; return when it is gone."""
+        worker = self.worker
+        os.kill(worker, signal.SIGKILL)
+        wait_gone(worker, 5)
 
     def close(self) -> None:
         """End the process and everything that was opened."""
@@ -150,3 +152,21 @@ def process(
         yield started
     finally:
         started.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that is only not yet buried does not."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
+    except FileNotFoundError:
+        return False
+
+
+def wait_gone(pid: int, limit_s: float) -> None:
+    """Wait until a process is gone."""
+    until = time.monotonic() + limit_s
+    while is_alive(pid):
+        assert time.monotonic() < until, f"process {pid} lives"
+        time.sleep(0.02)

@@ -14,7 +14,7 @@ import pytest
 
 from ofa.banner import SENTINEL
 
-from .processes import SLOW, Process, process
+from .processes import SLOW, Process, process, wait_gone
 from .running import frames, text_of
 
 pytestmark = pytest.mark.skipif(
@@ -55,24 +55,6 @@ def until_cut(server: Process) -> tuple[bytes, float]:
     except (http.client.HTTPException, OSError):  # cut in the middle of a chunk
         pass
     return body, time.monotonic() - began
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that is only not yet buried does not."""
-    try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        )
-    except FileNotFoundError:
-        return False
-
-
-def wait_gone(pid: int, limit_s: float) -> None:
-    """Wait until a process is gone."""
-    until = time.monotonic() + limit_s
-    while is_alive(pid):
-        assert time.monotonic() < until, f"process {pid} lives"
-        time.sleep(0.02)
 
 
 def wait_free(port: int, limit_s: float) -> None:
@@ -315,38 +297,3 @@ def test_a_stop_while_the_worker_is_away_is_obeyed(tmp_path):
         server.child.send_signal(signal.SIGTERM)
 
         assert server.wait(9) == 0
-
-
-@pytest.mark.timeout(240)
-def test_a_real_engine_is_killed_while_it_streams(tmp_path):
-    """A tiny Gemma: its worker is killed, and the same port answers again."""
-    pytest.importorskip("mlx.core")
-    from .engine.mlx import tiny
-
-    model = tiny.save_model(
-        tmp_path / "gemma",
-        tiny.GEMMA_3_MODEL,
-        tiny.spm_plan(tiny.GEMMA_3),
-    )
-    config = model / "config.json"  # the modes' prompts are long where words are rare
-    config.write_text(config.read_text().replace("1024", "8192"))
-    arguments = ("--no-rag", "--engine", "mlx", "--model", str(model))
-    with process(tmp_path, *arguments) as server:
-        server.wait_ready(120)
-        answer = server.stream()
-        assert answer.status == 200, answer.read()
-        answer.read(20)
-        killed = time.monotonic()
-        server.kill()
-        assert server.ready()[0] == 503
-        noticed = time.monotonic() - killed
-        reasons = server.wait_ready(120)
-        answer = server.stream(max_tokens=20)
-        body = answer.read()
-
-    assert noticed < NOTICED_S
-    assert answer.status == 200, body
-    assert frames(body)[-1] == "[DONE]" and "error" not in frames(body)[-2]
-    how = "was killed by signal 9 (SIGKILL)"
-    assert reasons[0] == f"the server's worker {how}, and starts again"
-    assert f"loading the model (restarted: the last one {how})" in reasons
