@@ -15,7 +15,7 @@ from typing import Any
 
 from .prefix_disk import DiskHeld, PrefixDisk, Stored
 from .prefix_file import Kind
-from .prefix_index import BLOCK, Chain, Found, Index, pack
+from .prefix_index import BLOCK, Chain, Ends, Found, Index, count, pack
 from .snapshot import Snapshot
 
 # Metal holds about half a million live buffers in all (mlx-lm #1672); an entry has two
@@ -103,7 +103,14 @@ class PrefixStore:
     `match` and `held` may be called on any thread; `take` and `put` on the engine's.
     """
 
-    def __init__(self, limit_bytes: int, *, disk: PrefixDisk | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        *,
+        most: int = MAX_ENTRIES,
+        disk: PrefixDisk | None = None,
+    ) -> None:
+        self._most = most
         self._disk = disk
         self._lock = threading.Lock()
         self._limit_bytes = limit_bytes
@@ -116,6 +123,7 @@ class PrefixStore:
             ("hits", "misses", "reused_tokens", "kept", "refused", "evicted"), 0
         )
         self._superseded = 0
+        self._gone = Ends()
         self._told: set[str] = set()
 
     @property
@@ -131,10 +139,16 @@ class PrefixStore:
 
     def match(self, ids: Sequence[int], owner: str) -> Match:
         """Return how many tokens `take` would find kept for *owner* now."""
-        found, stored = self._find(Chain(pack(ids)), owner)
+        chain = Chain(pack(ids))
+        found, stored = self._find(chain, owner)
         if stored.entry is not None:
             return Match(stored.tokens, _reason(stored, len(ids)) + " from disk")
-        return Match(found.tokens, _reason(found, len(ids)))
+        reason = _reason(found, len(ids))
+        with self._lock:
+            gone = self._gone.longest(chain, owner)
+        if gone > found.tokens:
+            reason += f"; {gone} that were kept had to make room"
+        return Match(found.tokens, reason)
 
     def take(self, ids: Sequence[int], owner: str) -> Hit | None:
         """Return caches with as much of *ids* in them as there is, but for the last."""
@@ -171,13 +185,14 @@ class PrefixStore:
             if self._limit_bytes <= 0 or self._refresh_same(chain, owner, kind):
                 return False
         try:
-            snapshot = Snapshot.of(layers, tokens=len(ids))
+            snapshot = Snapshot.planned(layers, tokens=len(ids))
         except ValueError as error:
             self._refuse(str(error))
             return False
         entry = _Entry(owner, chain.packed, snapshot, kind, saved_s)
         if not self._keep(entry, chain):
             return False
+        self._evaluate(entry)
         if self._disk is not None:
             self._disk.offer(
                 snapshot, chain.packed, owner=owner, kind=kind, saved_s=saved_s
@@ -225,15 +240,18 @@ class PrefixStore:
                 self._drop(entry)
             return None
         with self._lock:
-            self._refresh(entry)
+            self._refresh(entry, tokens)
         return Hit(tokens, layers)
 
     def _take_stored(self, stored: Stored, tokens: int) -> Hit | None:
         """Read a file, and keep in memory what was in it."""
+        facts = stored.head.facts
+        with self._lock:
+            if facts.payload_bytes <= self._limit_bytes:
+                self._make_room(facts.payload_bytes, 1)
         snapshot = self._disk.load(stored) if self._disk is not None else None
         if snapshot is None:
             return None
-        facts = stored.head.facts
         entry = _Entry(facts.owner, stored.packed, snapshot, facts.kind, facts.saved_s)
         self._keep(entry, Chain(entry.packed))
         return Hit(tokens, snapshot.restore(tokens))
@@ -242,6 +260,15 @@ class PrefixStore:
         with self._lock:
             self._counts["hits" if hit else "misses"] += 1
             self._counts["reused_tokens"] += hit.tokens if hit else 0
+
+    def _evaluate(self, entry: _Entry) -> None:
+        """Take the memory that room was made for; nobody else restores meanwhile."""
+        try:
+            entry.snapshot.evaluate()
+        except BaseException:
+            with self._lock:
+                self._drop(entry)
+            raise
 
     def _keep(self, entry: _Entry, chain: Chain) -> bool:
         with self._lock:
@@ -253,19 +280,22 @@ class PrefixStore:
             self._add(entry)
         return True
 
-    def _refresh(self, entry: _Entry) -> None:
-        """Rank *entry* as a newcomer of its worth (GreedyDual-Size)."""
+    def _refresh(self, entry: _Entry, tokens: int) -> None:
+        """Let *entry* stay as a newcomer would that saves as much (GreedyDual-Size)."""
         self._uses += 1
         entry.used = self._uses
-        entry.superseded = False  # somebody went back to it
-        entry.priority = self._age + entry.saved_s / max(1, entry.nbytes)
+        share = tokens / count(entry.packed)
+        worth = self._age + share * entry.saved_s / entry.nbytes
+        entry.priority = max(entry.priority, worth)
+        if share == 1:
+            entry.superseded = False  # somebody went back to it
 
     def _refresh_same(self, chain: Chain, owner: str, kind: Kind) -> bool:
         """Return whether what is kept serves all that a new entry would; refresh it."""
         for entry in self._index.holders(chain, owner):
             same = len(entry.packed) == len(chain.packed)
             if same or (entry.trimmable and kind != "system"):
-                self._refresh(entry)
+                self._refresh(entry, count(chain.packed))
                 return True
         return False
 
@@ -282,7 +312,7 @@ class PrefixStore:
     def _make_room(self, nbytes: int, entries: int) -> None:
         while self._entries and (
             self._nbytes + nbytes > self._limit_bytes
-            or len(self._entries) + entries > MAX_ENTRIES
+            or len(self._entries) + entries > self._most
         ):
             victim = min(self._entries, key=lambda entry: entry.rank)
             if victim.superseded:
@@ -290,10 +320,11 @@ class PrefixStore:
             else:
                 self._counts["evicted"] += 1
                 self._age = max(self._age, victim.priority)
+            self._gone.add(victim)
             self._drop(victim)
 
     def _add(self, entry: _Entry) -> None:
-        self._refresh(entry)
+        self._refresh(entry, count(entry.packed))
         self._entries[entry] = None
         self._index.add(entry)
         self._nbytes += entry.nbytes
@@ -310,7 +341,7 @@ class PrefixStore:
             self._counts["refused"] += 1
             new = why not in self._told
             self._told.add(why)
-        if new and len(self._told) < MAX_ENTRIES:
+        if new and len(self._told) < self._most:
             log.info("a prefix is not kept: %s", why)
 
 
@@ -322,7 +353,9 @@ def _reason(found: Found[Any], asked: int) -> str:
     if not found.shared:
         return "nothing that is kept begins like this"
     if found.shared == asked:
-        return "what is kept goes on past this prompt's end and can't be cut back"
+        return (
+            "what is kept leaves nothing of this prompt to read, and can't be cut back"
+        )
     return (
         f"the conversation differs from token {found.shared + 1} on, and what is kept "
         "can't be cut back to there"

@@ -9,7 +9,7 @@ even by how long it takes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
@@ -80,15 +80,17 @@ class Chain:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the link of no block, of one, of two and so on."""
-        for blocks in range(len(self.packed) // (BLOCK * _WORD) + 1):
+        size = BLOCK * _WORD
+        for blocks in range(len(self.packed) // size + 1):
             if blocks == len(self._links):
-                block = self.packed[(blocks - 1) * BLOCK * _WORD :][: BLOCK * _WORD]
-                self._links.append(_link(self._links[-1], block))
+                block = self.packed[(blocks - 1) * size : blocks * size]
+                self._links.append(self.link(self._links[-1], block))
             yield self._links[blocks]
 
-
-def _link(before: bytes, block: bytes) -> bytes:
-    return blake2b(block, key=before, digest_size=_LINK).digest()
+    @staticmethod
+    def link(before: bytes, block: bytes) -> bytes:
+        """Return what stands for *block* and all that came *before* it."""
+        return blake2b(block, key=before, digest_size=_LINK).digest()
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,9 @@ class Found(Generic[Entry]):
 
     entry: Entry | None = None
     tokens: int = 0  # that it serves
-    shared: int = 0  # the most that any entry has in common with the prompt
-    known: bool = False  # whether anything is kept for this owner
+    # If none does: the most that any has in common with it, and whether there is any.
+    shared: int = 0
+    known: bool = False
 
 
 @dataclass
@@ -113,13 +116,14 @@ class _Node(Generic[Entry]):
 class Index(Generic[Entry]):
     """Entries by their tokens; its caller sees to it that one thread is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, chain: Callable[[bytes], Chain] = Chain) -> None:
+        self._chain = chain
         self._shelves: dict[str, dict[bytes, _Node[Entry]]] = {}
         self._links: dict[Entry, tuple[bytes, ...]] = {}
 
     def add(self, entry: Entry) -> None:
         """Take *entry* in."""
-        links = tuple(Chain(entry.packed))
+        links = tuple(self._chain(entry.packed))
         self._links[entry] = links
         shelf = self._shelves.setdefault(entry.owner, {})
         for link in links:
@@ -154,12 +158,11 @@ class Index(Generic[Entry]):
                 *_trimmed(nodes, chain.packed, limit),
             )
         ]
-        shared = max((_shared(nodes, chain.packed) for nodes in walks), default=0)
-        known = any(walks)
-        if not served:
-            return Found(shared=shared, known=known)
-        tokens, entry = max(served, key=lambda offer: offer[0])
-        return Found(entry, tokens, shared, known)
+        if served:
+            tokens, entry = max(served, key=lambda offer: offer[0])
+            return Found(entry, tokens)
+        shared = max(_shared(nodes, chain.packed) for nodes in walks)
+        return Found(shared=shared, known=any(walks))
 
     def holders(self, chain: Chain, owner: str) -> list[Entry]:
         """Return the entries that begin with all of a prompt, or are just it."""
@@ -195,6 +198,34 @@ class Index(Generic[Entry]):
                 break
             nodes.append(node)
         return nodes
+
+
+class Ends:
+    """Where entries ended that are there no more, the last *most* of them."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._links: dict[tuple[str, bytes], None] = {}
+
+    def add(self, entry: Kept) -> None:
+        """Remember *entry*, unless it is too short to be told from others."""
+        *_, last = Chain(entry.packed)
+        if last:
+            self._links.pop((entry.owner, last), None)
+            self._links[entry.owner, last] = None
+        if len(self._links) > self._most:
+            del self._links[next(iter(self._links))]
+
+    def longest(self, chain: Chain, owner: str) -> int:
+        """Return how many tokens of a prompt the longest of them held, in blocks."""
+        if not self._links:
+            return 0
+        owners = _visible(owner)
+        return max(
+            blocks * BLOCK
+            for blocks, link in enumerate(chain)
+            if not blocks or any((name, link) in self._links for name in owners)
+        )
 
 
 def _visible(owner: str) -> tuple[str, ...]:

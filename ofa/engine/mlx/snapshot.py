@@ -54,15 +54,26 @@ class Snapshot:
         Raises `ValueError` for caches of an unknown kind or without anything in them,
         and if they hold another number of tokens than each other or than *tokens*.
         """
-        import mlx.core as mx
+        planned = cls.planned(layers, tokens=tokens)
+        planned.evaluate()
+        return planned
 
+    @classmethod
+    def planned(
+        cls, layers: Sequence[object], *, tokens: int | None = None
+    ) -> Snapshot:
+        """Return what `of` does before it takes memory, for room to be made first."""
         read = [_read_layer(layer) for layer in layers]
         counts = {count for count, _ in read} | ({tokens} - {None})
         if len(counts) != 1 or counts == {0}:
             raise ValueError(f"the caches hold {_listed(counts)} tokens")
-        kept = tuple(layer for _, layer in read)
-        mx.eval([(layer.keys, layer.values) for layer in kept])
-        return cls(read[0][0], kept)
+        return cls(read[0][0], tuple(layer for _, layer in read))
+
+    def evaluate(self) -> None:
+        """Take the memory; from then on other threads may read the arrays too."""
+        import mlx.core as mx
+
+        mx.eval([(layer.keys, layer.values) for layer in self._layers])
 
     @classmethod
     def from_arrays(
