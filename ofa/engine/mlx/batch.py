@@ -210,7 +210,7 @@ class Batch:
     def _chunk(self, decoding: bool) -> int:
         if any(run.row.warm for run in self._running.values()):
             return chunk_size(self._speed.per_s * _WARM_CHUNK_S, _WARM_CHUNK)
-        chunk = chunk_size(self._speed.per_s * CHUNK_S)
+        chunk = min(chunk_size(self._speed.per_s * CHUNK_S), self._ready.room.chunk)
         return min(chunk, self._prefill_step) if decoding else chunk
 
     def _advance(self, part: Any) -> int:  # noqa: ANN401 - mlx-lm's Response

@@ -17,6 +17,8 @@ from pathlib import Path
 
 GiB = 1 << 30
 _STEP = 256  # mlx-lm's caches grow by so many tokens at a time
+WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
+_SMALL_CHUNK = 512
 _SHARE = 0.8  # of what is free: other programs, and buffers of our own, need some too
 
 
@@ -61,7 +63,7 @@ class Room:
     shape: KvShape
     total: int
     kept: int  # of them, the most that kept beginnings may take
-    chunk: int = 512
+    chunk: int  # the most tokens of a prompt that are read in one piece
 
     def left_for_kept(self, lengths: Sequence[int]) -> int:
         """Return what is left for kept beginnings beside rows of *lengths*; negative
@@ -81,7 +83,9 @@ def make_room(
     """
     total = int(asked_gib * GiB) if asked_gib else int(free * _SHARE)
     kept = total // 4 if kept_gib is None else int(kept_gib * GiB)
-    return Room(shape, total, min(kept, total))
+    # Where attention is not fused, a long chunk over a long context takes gigabytes.
+    chunk = _SMALL_CHUNK if shape.scratch_per_pair else WHOLE_CHUNK
+    return Room(shape, total, min(kept, total), chunk)
 
 
 def available_bytes() -> int:

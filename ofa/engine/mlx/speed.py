@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-_WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
+from .memory import WHOLE_CHUNK
+
 # Below it the products are too small: on two slow cores 38 tokens/s in chunks of 64, 47
 # of 128, 57 in one piece. A cancelled prefill ends after its chunk, which is a second
 # where 128 tokens are read in one, and more on a slower machine.
@@ -34,6 +35,6 @@ class Speed:
 def chunk_size(tokens: float, least: int = LEAST_CHUNK) -> int:
     """Return the largest power of two up to *tokens*, within the useful range."""
     size = least
-    while size * 2 <= min(tokens, _WHOLE_CHUNK):
+    while size * 2 <= min(tokens, WHOLE_CHUNK):
         size *= 2
     return size
