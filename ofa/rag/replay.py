@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 from ..chat import Chat, Message
@@ -114,15 +115,17 @@ class Replay:
         """
         if sum(block.tokens for block in self._blocks.values()) <= room_tokens:
             return
-        kept: dict[int, Block] = {}
-        spent = 0
-        for number in sorted(self._blocks, reverse=True):
-            spent += self._blocks[number].tokens
-            if spent > (room_tokens // 2 if kept else room_tokens):
-                break
-            kept[number] = self._blocks[number]
+        numbers = sorted(self._blocks, reverse=True)
+        sums = accumulate(self._blocks[number].tokens for number in numbers)
+        kept = [
+            number
+            for number, tokens in zip(numbers, sums, strict=True)
+            if tokens <= room_tokens // 2
+        ]
+        if not kept and self._blocks[numbers[0]].tokens <= room_tokens:
+            kept = numbers[:1]
         self._first = min(kept, default=len(self._links))
-        self._blocks = kept
+        self._blocks = {number: self._blocks[number] for number in kept}
 
     def _augmented(self) -> Augmented:
         messages = list(self._chat.messages)

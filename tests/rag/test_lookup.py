@@ -4,7 +4,7 @@ import pytest
 
 from ofa.chat import Chat
 from ofa.modes import SEED_MODES
-from ofa.rag.lookup import Budget, Lookup
+from ofa.rag.lookup import HEADER_CHARS, Budget, Lookup
 from ofa.rag.memory import Memory
 from ofa.rag.passage import Hit, Passage
 from ofa.rag.retrieve import Found
@@ -200,3 +200,28 @@ def test_a_block_that_finds_no_room_again_is_told_as_such():
     made, told = first(lookup, user("One?"), room=10)
 
     assert (made, told) == (chat(user("One?")), "none; no room; dropped=1")
+
+
+def test_who_asks_nothing_gets_nothing():
+    """A tool's round without passages, and a chat without any user's words."""
+    finder = Finder()
+    lookup = looking(finder)
+    for messages in ((user("One?"), *called()), (said("Welcome."),)):
+        made, told = first(lookup, *messages)
+
+        assert (made, told) == (chat(*messages), "skipped; no question of the user's")
+    assert finder.asked == []
+
+
+def test_the_header_is_cut_between_sources():
+    """Proxies and clients take a few KiB of headers in all."""
+    long = tuple(
+        Hit(Passage("hpc", f"{n}-{'é' * 100}.md", "", "", "word"), 1.0, 0.9)
+        for n in range(6)
+    )
+
+    _, told = first(looking(Finder(Found(long, "hit"))), user("Why?"))
+
+    assert told.startswith("hit; n=6; ")
+    assert 600 < len(told) <= HEADER_CHARS + len("; sources=")
+    assert told.endswith(".md") and told.isascii()

@@ -414,6 +414,22 @@ def test_of_two_that_shrink_the_quicker_is_followed():
     assert one.fit(90).chat == two.fit(90).chat
 
 
+def test_a_twins_block_that_is_too_big_is_left_out():
+    """Found while we searched: it is used if it fits, and goes whole if it does not."""
+    memory, make = Memory(1 << 20), Maker(100)
+    request = chat(user(ASK))
+    theirs = Replay(memory, request, SCOPE, make)
+
+    def slow(question, tag, room):
+        theirs.fit(500)
+        return make(question, tag, room)
+
+    ours = Replay(memory, request, SCOPE, slow)
+
+    assert ours.fit(60).chat == request
+    assert ours.fit(0).chat == request
+
+
 TURNS = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 900)), max_size=25)
 
 
