@@ -14,7 +14,7 @@ from ..figures import Figure, at_most, number
 from ..servers import CannotMeasure, user
 from ..texts import words
 
-JOINER_WORDS = 1440  # with punctuation about 1,500 tokens
+JOINER_WORDS = 1360  # with punctuation about 1,500 tokens
 _RUNNING = "Write down everything you know about the weather, at great length."
 _RUNNING_TOKENS = 600
 

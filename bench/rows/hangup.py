@@ -19,7 +19,7 @@ from ..figures import Figure, at_most, number
 from ..servers import CannotMeasure, Ofa, user
 from ..texts import words
 
-_LONG = 1440  # words: about 1,500 tokens
+_LONG = 1360  # words: about 1,500 tokens
 _TOKENS = 600
 _LIMIT_S = 30.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .. import proc, servers, wire
 from ..context import Run
@@ -11,57 +11,70 @@ from ..servers import CannotMeasure, Ofa
 from ..texts import words
 
 PREFIX_TOKENS = 1500  # of the history that is warm or cold; system text comes on top
+_WORDS = 1330  # as many tokens, with what is said around them
 _DISK_KEYS = {"engine.prefix_disk": True, "engine.prefix_disk_gib": 4}
 _TOKENS = 4
+_WRITE_S = 60.0  # for what is written behind an answer
+
+Messages = list[dict[str, str]]
 
 
 @dataclass
 class _Readings:
     """TTFT warm and cold, and what the server said it took from its store."""
 
-    warm: list[float]
-    cold: list[float]
+    warm: list[float] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
     cached: tuple[int, int] = (0, 0)  # of the last cold and warm prompt
     prompt: int = 0
 
-    def figure(self, name: str, bound: float, how: str) -> Figure:
+    def add(self, cold: wire.Heard, warm: wire.Heard) -> None:
+        """Take one round."""
+        self.cold.append(cold.ttft_s)
+        self.warm.append(warm.ttft_s)
+        self.cached = (_cached(cold), _cached(warm))
+        self.prompt = int(warm.usage.get("prompt_tokens", 0))
+
+    def figure(self, where: str, bound: float, how: str) -> Figure:
         """Return the figure of these readings."""
         pair = Pair(self.warm, self.cold)
         return Figure(
-            name,
+            f"warm ÷ cold TTFT, {PREFIX_TOKENS:,}-token prefix, {where}",
             pair.ratio,
             at_most(bound),
-            note=f"TTFT {pair.told('s')} (warm against cold), prompt {self.prompt} "
-            f"tokens, of them cached warm {self.cached[1]}, cold {self.cached[0]} (the "
-            f"mode's system text); {how}; ratio {pair.spread}",
-            details={**pair.kept("ttft_s")},
+            note=f"{how}; TTFT {pair.told('s')} (warm against cold); of {self.prompt} "
+            f"tokens {self.cached[1]} were cached warm, {self.cached[0]} cold (the "
+            f"mode's system text); ratio {pair.spread}",
+            details=pair.kept("ttft_s"),
         )
 
 
 def memory(run: Run) -> list[Figure]:
-    """Measure with one server: a history never seen, then it with another question."""
-    readings = _Readings([], [])
+    """Measure with one server: a chat never seen, its next turn, another question."""
+    following, other = _Readings(), _Readings()
     flags = ["--model", str(run.model.folder), "--quiet"]
     with servers.ofa(run.place("prefix"), flags=flags) as server:
         for number in [0, *run.rounds(5, 2)]:
             run.say(f"prefix: round {number}")
-            cold = _ask(server, number, "What was said first?")
-            proc.wait_idle(server.pid, 10)  # a store may still be at work
-            warm = _ask(server, number, "And what was said last of all?")
+            cold = _ask(server, _history(number))
+            proc.wait_idle(server.pid, 10)
+            warm = _ask(server, _next_turn(number, cold))
+            proc.wait_idle(server.pid, 10)
+            again = _ask(server, _history(number, "What was said last of all?"))
             if number:
-                _note(readings, cold, warm)
+                following.add(cold, warm)
+                other.add(cold, again)
     return [
-        readings.figure(
-            f"warm ÷ cold TTFT, {PREFIX_TOKENS:,}-token prefix, from memory",
-            0.05,
-            "the same history with another last question",
-        )
+        following.figure("from memory", 0.05, "the chat's next turn"),
+        other.figure(
+            "from memory, another question", 0.05, "the last question replaced"
+        ),
     ]
 
 
 def disk(run: Run) -> list[Figure]:
     """Measure with a server restarted between the two."""
-    readings = _Readings([], [])
+    readings = _Readings()
     place = run.place("disk")
     flags = ["--model", str(run.model.folder), "--quiet"]
     before: tuple[int, wire.Heard] | None = None
@@ -69,39 +82,39 @@ def disk(run: Run) -> list[Figure]:
         with servers.ofa(place, flags=flags, keys=_DISK_KEYS) as server:
             run.say(f"disk: a server is up, for round {number or 'last'}")
             if before is not None:
-                warm = _ask(server, before[0], "And what was said last of all?")
+                warm = _ask(server, _next_turn(*before))
                 if before[0] > 1000:
-                    _note(readings, before[1], warm)
+                    readings.add(before[1], warm)
             if number is not None:
-                before = (number, _ask(server, number, "What was said first?"))
-                proc.wait_idle(server.pid, 10)  # what is written is written behind
-    strange = _strange(server)
+                before = (number, _ask(server, _history(number)))
+                proc.wait_idle(server.pid, _WRITE_S)
+    how = (
+        "the chat's next turn, the server restarted before it, files in the page cache"
+    )
+    return [readings.figure("from disk", 0.10, how + _strange(server))]
+
+
+def _history(number: int, question: str = "What was said first?") -> Messages:
     return [
-        readings.figure(
-            f"warm ÷ cold TTFT, {PREFIX_TOKENS:,}-token prefix, from disk",
-            0.10,
-            f"the server restarted in between, files in the page cache{strange}",
-        )
-    ]
-
-
-def _ask(server: Ofa, number: int, question: str) -> wire.Heard:
-    messages = [
-        {"role": "user", "content": f"Log {number}. {words(1440, number)}"},
+        {"role": "user", "content": f"Log {number}. {words(_WORDS, number)}"},
         {"role": "assistant", "content": "That is a log of the machine. " * 4},
         {"role": "user", "content": question},
     ]
+
+
+def _next_turn(number: int, answer: wire.Heard) -> Messages:
+    return [
+        *_history(number),
+        {"role": "assistant", "content": answer.text},
+        {"role": "user", "content": "And what was said last of all?"},
+    ]
+
+
+def _ask(server: Ofa, messages: Messages) -> wire.Heard:
     heard = wire.ask(server.port, server.request(messages, _TOKENS))
     if not heard.pieces:
         raise CannotMeasure(f"no answer: status {heard.status}")
     return heard
-
-
-def _note(readings: _Readings, cold: wire.Heard, warm: wire.Heard) -> None:
-    readings.cold.append(cold.ttft_s)
-    readings.warm.append(warm.ttft_s)
-    readings.cached = (_cached(cold), _cached(warm))
-    readings.prompt = int(warm.usage.get("prompt_tokens", 0))
 
 
 def _cached(heard: wire.Heard) -> int:
