@@ -245,7 +245,10 @@ class Batch:
         if not faulty:
             return
         for run in faulty.values():
-            _fail(run.row, "the engine could not sample for this request", run.fault)
+            message = "the engine could not sample for this request"
+            if isinstance(run.fault, OfaError):
+                message = str(run.fault)
+            _fail(run.row, message, run.fault)
         self._drop(list(faulty))
         self._samplers = Samplers(self._ready.logits)  # it must not come again
 

@@ -98,6 +98,11 @@ class Model:
         check_bias(sampling, ready.logits)
         prompt = ready.prompts.render(chat.messages, thinking=bool(chat.thinking))
         most = min(self._settings.output_tokens, _room(ready, len(prompt.ids)))
+        grammar = None
+        if chat.output is not None:
+            grammar = ready.grammars.compile(
+                chat.output, thinking=bool(chat.thinking), opened=prompt.thinking
+            )
         mailbox = Mailbox()
         rows = [
             Row(
@@ -109,6 +114,7 @@ class Model:
                 priority=chat.priority,
                 index=index,
                 logprobs=chat.logprobs,
+                mask=grammar.processor(len(prompt.ids)) if grammar else None,
                 mailbox=mailbox,
             )
             for index in range(chat.choices)
@@ -133,6 +139,7 @@ class Model:
         return Limits(
             context_tokens=context,
             output_tokens=min(self._settings.output_tokens, context),
+            structured=True,
             choices=self._settings.rows,
             logprobs=MOST_LOGPROBS,
             prefill_per_s=self.weights.speed.per_s or None,

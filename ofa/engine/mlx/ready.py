@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ..text import Markers
+from .grammar import Grammars
 from .lm import Loaded, context_of, count_logits, free_bytes, kv_shape, read_prompt
 from .memory import GiB, Room, make_room
 from .prefix import PrefixStore
@@ -33,6 +34,7 @@ class Ready:
     kind: str  # the model's type and numbers, for people
     room: Room
     store: PrefixStore
+    grammars: Grammars
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,26 @@ def prepare(loaded: Loaded, wish: Wish) -> Ready:
     room = make_room(
         shape, free_bytes(), asked_gib=wish.memory_gib, kept_gib=wish.kept_gib
     )
+    # "<think>" in plain letters is no thought of a model that has no such token.
+    thinking = marks if marks and {marks.open, marks.close} <= ids.keys() else None
+    ends = loaded.ends | {ids[token] for token in family.ends}
+    logits = count_logits(loaded.model)
     return Ready(
         prompts=prompts,
         vocabulary=vocabulary,
-        # "<think>" in plain letters is no thought of a model that has no such token.
-        thinking=marks if marks and {marks.open, marks.close} <= ids.keys() else None,
+        thinking=thinking,
         silent=frozenset(
             number
             for token, number in vocabulary.control.items()
             if token not in family.shown
         ),
-        ends=loaded.ends | {ids[token] for token in family.ends},
+        ends=ends,
         context_tokens=_context(room, context_of(loaded.config), wish.context_tokens),
-        logits=count_logits(loaded.model),
+        logits=logits,
         kind=f"{loaded.config.get('model_type', 'unknown type')}, {loaded.numbers}",
         room=room,
         store=PrefixStore(room.kept, disk=_disk(loaded, wish)),
+        grammars=Grammars(vocabulary, logits=logits, ends=ends, thinking=thinking),
     )
 
 

@@ -205,6 +205,10 @@ class Scheduler:
             faults=self._faults,
         )
         self._resident = (weights, batch)
+        # While the first prompts are read, so that no request waits for it.
+        threading.Thread(
+            target=ready.grammars.prepare, name="ofa-grammars", daemon=True
+        ).start()
         weights.state, weights.failure = "resident", None
         weights.settled.set()
         log.info(
