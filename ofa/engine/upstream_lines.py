@@ -32,6 +32,9 @@ MOST_IDLE = 16
 # As many as [server] running can be; the line that waits is the queue's.
 MOST_LINES = 256
 
+# A list of models is a matter of milliseconds.
+_PROBE_TIMES = httpx.Timeout(5.0, connect=2.0)
+
 # A connection attempt can't be cut: httpcore tells of the socket when it is connected.
 # So attempts are short, and there are more of them; the kernel would send a lost SYN
 # again after a second, we do so a little earlier.
@@ -70,6 +73,12 @@ class Line:
             except httpx.ConnectTimeout:
                 if gone() or self._clock() >= until_s:
                     raise
+
+    def get(self, url: httpx.URL) -> httpx.Response:
+        """Return the answer to a small question about the server itself."""
+        return self._client.get(
+            url, timeout=_PROBE_TIMES, extensions={"trace": self._trace}
+        )
 
     def cut(self) -> None:
         """Shut the connection under its reader; for good."""

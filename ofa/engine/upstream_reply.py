@@ -106,7 +106,7 @@ class UpstreamReply:
                 yield from _read(response, line, reader)
             except httpx.HTTPError as exc:
                 if not self._gone.is_set():
-                    server.breaker.failed()
+                    server.failed()
                 raise foreign(exc) from None
         yield from reader.end()  # the line is free for the next by now
 
@@ -147,14 +147,14 @@ class UpstreamReply:
         try:
             response = self._post(server, line)
             if response.status_code in DEAD:
-                server.breaker.failed()
+                server.failed()
             else:
                 server.breaker.worked()
             return response
         except httpx.HTTPError as exc:
             if self._gone.is_set():
                 raise Cancelled("the reader left") from None
-            server.breaker.failed()
+            server.failed()
             if isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout):
                 raise TryAgain(foreign(exc)) from None
             raise foreign(exc) from None

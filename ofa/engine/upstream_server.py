@@ -21,10 +21,9 @@ from . import upstream_kinds as kinds
 from .base import Limits, Status
 from .upstream_body import body
 from .upstream_breaker import Breaker
-from .upstream_lines import Lines, client_maker
+from .upstream_lines import Line, Lines, client_maker
 
-PROBE_S = 5.0
-_PROBE_TIMES = httpx.Timeout(PROBE_S, connect=2.0)
+PROBE_S = 5.0  # the longest that the first look may take
 PROBE_EVERY_S = 30.0  # how old its model list may get; a model may be changed any time
 PROBE_DOWN_EVERY_S = 2.0  # a server that comes back is used again within that
 _REST_S = 1.0  # of one that is busy and does not say for how long
@@ -55,7 +54,7 @@ class Server:
         self._settings = settings
         make = client_maker(self.base, key=settings.key, silence_s=settings.silence_s)
         self.lines = Lines(make)
-        self._client = make()
+        self._probing = Line(make(), time.monotonic)
         self._served = kinds.Served("", kinds.UNKNOWN)
         self._problem = "the upstream has not been asked yet"
         self._rests_until_s = 0.0
@@ -89,6 +88,11 @@ class Server:
     def wait_until_probed(self, limit_s: float) -> None:
         """Wait for the first look at it, if that is still under way."""
         self._probed.wait(limit_s)
+
+    def failed(self) -> None:
+        """Note that it did not answer, and see at once whether it is there at all."""
+        self.breaker.failed()
+        self._wake.set()
 
     def look_again(self) -> None:
         """Read its model list now: it did not know the model that it had listed."""
@@ -136,17 +140,19 @@ class Server:
         """Stop looking after it; running replies are cut by their readers."""
         self._closed = True
         self._wake.set()
-        self._client.close()
+        self._probing.cut()
         self.lines.close()
         self._prober.join(PROBE_S)
+        self._probing.close()
 
     def _keep_probing(self) -> None:
         while not self._closed:
             self._wake.clear()
-            self._problem = self._probe()
+            before, self._problem = self._problem, self._probe()
             self._probed.set()
             self.lines.prune()
-            if not self._problem:
+            if before and not self._problem:
+                # It has come back. One that only hangs lists its models all the time.
                 self.breaker.allow_trial()
             well = self.status().ready
             if not self._closed:
@@ -158,7 +164,7 @@ class Server:
         """Ask which models there are; return what is wrong, empty if nothing."""
         named = self._settings.model
         try:
-            answer = self._client.get(f"{self.base}/models", timeout=_PROBE_TIMES)
+            answer = self._probing.get(httpx.URL(f"{self.base}/models"))
             if answer.status_code in (401, 403):
                 return "the upstream refuses its key ([engine] upstream_key_file)"
             if answer.status_code != httpx.codes.OK:
@@ -167,7 +173,7 @@ class Server:
                 return "" if named else problem
             listed = answer.json()
             rows = [row for row in listed["data"] if isinstance(row, dict)]
-        except (httpx.HTTPError, RuntimeError) as exc:  # RuntimeError: we are closing
+        except httpx.HTTPError as exc:
             return f"the upstream can't be reached ({type(exc).__name__})"
         except (ValueError, KeyError, TypeError):
             return "the upstream's model list can't be read"
@@ -191,12 +197,10 @@ class Server:
             return known
         root = self.base.path.rstrip("/").removesuffix("/v1")
         try:
-            answer = self._client.get(
-                self.base.copy_with(path=root + known.kind.more_at),
-                timeout=_PROBE_TIMES,
-            )
+            page = self.base.copy_with(path=root + known.kind.more_at)
+            answer = self._probing.get(page)
             told = answer.json() if answer.status_code == httpx.codes.OK else None
-        except (httpx.HTTPError, RuntimeError, ValueError):
+        except (httpx.HTTPError, ValueError):
             return known  # its other page is a courtesy
         return kinds.with_more(known, told)
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -57,7 +57,7 @@ class Upstream:
         self.asked: list[dict] = []
         self.headers: list[dict] = []
         self.paths: list[str] = []
-        self.connections = 0
+        self.sockets: list[socket.socket] = []
         self.cut = threading.Event()  # the client hung up while we waited
         self.waiting = threading.Event()
         outer = self
@@ -65,9 +65,10 @@ class Upstream:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+            upstream = self
 
             def setup(self) -> None:
-                outer.connections += 1
+                outer.sockets.append(self.request)
                 super().setup()
 
             def log_message(self, *args) -> None:
@@ -84,7 +85,8 @@ class Upstream:
             def do_POST(self) -> None:
                 outer.paths.append(self.path)
                 length = int(self.headers["Content-Length"])
-                outer.asked.append(json.loads(self.rfile.read(length)))
+                self.body = json.loads(self.rfile.read(length))
+                outer.asked.append(self.body)
                 outer.headers.append(dict(self.headers))
                 answer = outer.answers.pop(0) if outer.answers else HELLO
                 answer(self) if callable(answer) else outer.reply(self, 200, answer)
@@ -149,10 +151,18 @@ class Upstream:
         except ConnectionError:
             self.cut.set()
 
+    @property
+    def connections(self) -> int:
+        """How many were made."""
+        return len(self.sockets)
+
     def close(self) -> None:
-        """Stop serving."""
+        """Die: nobody listens any more, and what was open is closed."""
         self.server.shutdown()
         self.server.server_close()
+        for one in self.sockets:
+            with suppress(OSError):  # closed already
+                one.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
