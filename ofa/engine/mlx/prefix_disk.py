@@ -302,11 +302,15 @@ class PrefixDisk:
             identity=self._identity,
             owner=job.owner,
             kind=job.kind,
-            saved_s=job.saved_s,
+            saved_s=float(job.saved_s),
             trimmable=snapshot.trimmable,
             meta=snapshot.meta,
         )
-        pieces = render(facts, job.packed, snapshot.arrays())
+        try:
+            pieces = render(facts, job.packed, snapshot.arrays())
+        except ValueError as error:
+            log.info("a prefix is not written: %s", error)
+            return
         size = sum(memoryview(piece).nbytes for piece in pieces)
         if size > self._limit_bytes:
             return

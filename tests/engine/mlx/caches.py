@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+TOKEN = 8  # bytes of a token in `caches`: one key, one value, float32
 ANSWER = 12  # tokens: past what one right guess would give
 
 
@@ -76,3 +77,36 @@ def contents(layers) -> list[object]:
         [part.tolist() if hasattr(part, "tolist") else part for part in layer.state]
         for layer in layers
     ]
+
+
+def caches(ids, *, window: int = 0, width: int = 1):
+    """Return the caches of a model that remembers tokens as they are.
+
+    One layer sees all of them, another one the last *window* if that is not 0; each
+    says it *width* times.
+    """
+    import mlx.core as mx
+    from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+    made = [KVCache()] + ([RotatingKVCache(max_size=window)] if window else [])
+    part = mx.array(ids, dtype=mx.float32).reshape(1, 1, -1, 1)
+    part = mx.repeat(part, width, axis=3)
+    for cache in made:
+        cache.update_and_fetch(part, -part)
+    return made
+
+
+def told(layers):
+    """Return the tokens that each of *layers* remembers."""
+    found = []
+    for layer in layers:
+        size = layer.state[5] if len(layer.state) == 6 else layer.offset
+        keys, values = layer.keys[0, 0, :size, 0], layer.values[0, 0, :size, 0]
+        assert keys.tolist() == (-values).tolist()
+        found.append([int(key) for key in keys.tolist()])
+    return found
+
+
+def numbers(seed: int, tokens: int) -> list[int]:
+    """Return ids that no other seed has at any place."""
+    return [seed * 1000 + n for n in range(tokens)]

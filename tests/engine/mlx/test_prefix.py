@@ -12,47 +12,15 @@ from hypothesis import strategies as st
 
 from ofa.engine.mlx.prefix import Match, PrefixStore
 
-from .caches import cold, prompt, read, warm
+from .caches import TOKEN, caches, cold, numbers, prompt, read, told, warm
 
 MANY = 1 << 30
-TOKEN = 8  # bytes of a token in `caches`: one key, one value, float32
-
-
-def caches(ids, *, window: int = 0):
-    """Return the caches of a model that remembers tokens as they are.
-
-    One layer sees all of them, another one the last *window* if that is not 0.
-    """
-    import mlx.core as mx
-    from mlx_lm.models.cache import KVCache, RotatingKVCache
-
-    made = [KVCache()] + ([RotatingKVCache(max_size=window)] if window else [])
-    part = mx.array(ids, dtype=mx.float32).reshape(1, 1, -1, 1)
-    for cache in made:
-        cache.update_and_fetch(part, -part)
-    return made
-
-
-def told(layers):
-    """Return the tokens that each of *layers* remembers."""
-    found = []
-    for layer in layers:
-        size = layer.state[5] if len(layer.state) == 6 else layer.offset
-        keys, values = layer.keys[0, 0, :size, 0], layer.values[0, 0, :size, 0]
-        assert keys.tolist() == (-values).tolist()
-        found.append([int(key) for key in keys.tolist()])
-    return found
 
 
 def put(store, ids, owner="ann", *, kind="prompt", window=0, saved_s=1.0):
     """Have *store* keep *ids*."""
     layers = caches(ids, window=window)
     return store.put(ids, owner, layers, kind=kind, saved_s=saved_s)
-
-
-def numbers(seed: int, tokens: int) -> list[int]:
-    """Return ids that no other seed has at any place."""
-    return [seed * 1000 + n for n in range(tokens)]
 
 
 # -- what is found -----------------------------------------------------------------
