@@ -561,15 +561,16 @@ def test_a_folder_that_can_not_be_is_said_once(tmp_path, caplog):
     assert "no prefixes are kept in" in warnings(caplog)[0]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_a_read_only_folder_turns_the_tier_off(written, caplog):
     """EACCES: one warning, then memory alone."""
-    written.parent.chmod(0o500)
     try:
         with opened(written.parent) as store:
-            written.parent.chmod(0o500)  # the start makes it writable, if it is ours
+            written.parent.chmod(0o500)  # after the start, which narrows it to 0700
+            if os.access(written.parent, os.W_OK):
+                pytest.skip("this user may write anywhere")
             put(store, numbers(2, 300))
         assert store.held().disk.problem
+        assert store.take(numbers(2, 301), "ann").tokens == 300
     finally:
         written.parent.chmod(0o700)
     assert len(warnings(caplog)) == 1
