@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -29,6 +30,7 @@ class Process:
         self.lines: list[str] = []
         self.listening = threading.Event()
         self._connections: list[http.client.HTTPConnection] = []
+        self._worker = 0  # the last that was looked for
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -91,7 +93,8 @@ class Process:
         """The process that serves: the one child of the supervisor, or itself."""
         pid = self.child.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(children[0]) if children else pid
+        self._worker = int(children[0]) if children else 0
+        return self._worker or pid
 
     def say(self, script: object) -> None:
         """Let the next worker play *script*."""
@@ -110,6 +113,10 @@ class Process:
         if self.child.poll() is None:
             self.child.kill()
         self.child.wait(10)
+        with contextlib.suppress(OSError):  # it is gone, as it ought to be
+            words = Path(f"/proc/{self._worker}/cmdline").read_text()
+            if str(self.folder) in words:
+                os.kill(self._worker, signal.SIGKILL)
         self._reader.join(5)
         self.child.stdout.close()
 

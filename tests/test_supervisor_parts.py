@@ -1,5 +1,6 @@
 """The supervisor's parts: what it makes of ends of small workers, and its stand-in."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -197,6 +198,18 @@ def test_a_worker_hears_orders_and_tells_how_it_is(listening):
         time.sleep(0.02)
 
 
+def test_a_worker_learns_at_once_that_it_is_alone_on_the_port(listening, capfd):
+    """It tells people where it is only then, and does not keep them waiting."""
+    code = LINK + (
+        "link.start(); began = time.monotonic(); "
+        "link.attach(lambda: Status(True), {}); "
+        "print(time.monotonic() - began < 3, flush=True)"
+    )
+
+    assert supervisor(listening, code).run() == 0
+    assert capfd.readouterr().out == "True\n"
+
+
 def test_nobodys_worker_has_no_link():
     """And what was handed over is taken out of the environment."""
     assert find_link({}) is None
@@ -301,14 +314,22 @@ def test_a_body_that_is_still_sent_does_not_cost_the_answer():
 def test_many_slow_strangers_keep_nobody_out():
     """They hold a bounded number of places, and the oldest of them go."""
     with standing_in() as port, ExitStack() as stack:
-        for _ in range(200):
-            slow = socket.create_connection(("127.0.0.1", port))
-            stack.enter_context(slow)
-            slow.sendall(b"GET /hea")
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(200)
+        ]
+        for one in slow:
+            one.settimeout(2)
+            one.sendall(b"GET /hea")
         began = time.monotonic()
 
         assert ask(port, "GET", "/healthz")[0].status == 200
         assert time.monotonic() - began < 2
+        with contextlib.suppress(ConnectionResetError):
+            assert slow[0].recv(1) == b""
+        slow[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow[-1].recv(1)
 
 
 @pytest.mark.parametrize(
