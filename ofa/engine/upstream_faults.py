@@ -26,6 +26,8 @@ RETRIED = (429, 502, 503)
 # Who is told by its gateway to be gone is gone; 500, 429 and 503 are answers.
 DEAD = (502, 504)
 
+_MOST_ERROR_BYTES = 1 << 20  # OpenAI's are some hundred
+
 _FIRST_WAIT_S = 0.5  # doubled each time, with jitter
 LONGEST_WAIT_S = 10.0  # who asks for more time than that is not asked again here
 
@@ -74,8 +76,8 @@ def refusal(response: httpx.Response, key: str) -> EngineError:
     """Return what to tell the client of an error answer, without the *key*."""
     status = response.status_code
     try:
-        answer = json.loads(response.read())
-    except (ValueError, RecursionError, httpx.HTTPError):
+        answer = json.loads(wire.joined(response.iter_bytes(), _MOST_ERROR_BYTES))
+    except (ValueError, RecursionError, httpx.HTTPError, EngineError):
         answer = None
     text = wire.error_text(answer)
     text = text.replace(key, "…") if key else text

@@ -32,6 +32,8 @@ MOST_IDLE = 16
 # As many as [server] running can be; the line that waits is the queue's.
 MOST_LINES = 256
 
+_WATCH_S = 0.05  # how late the cutting of a line in a hurry may come
+
 # A list of models is a matter of milliseconds.
 _PROBE_TIMES = httpx.Timeout(5.0, connect=2.0)
 
@@ -128,6 +130,9 @@ class Lines:
         self._idle: list[Line] = []
         self._lent = 0
         self._open = True
+        self._hurried: dict[Line, float] = {}
+        self._watched = threading.Event()  # there is a line to be cut in time
+        self._watcher: threading.Thread | None = None
 
     @property
     def lent(self) -> int:
@@ -151,6 +156,23 @@ class Lines:
         finally:
             self._take_back(line)
 
+    @contextmanager
+    def hurry(self, line: Line, limit_s: float) -> Iterator[None]:
+        """Cut *line* if what is done meanwhile takes longer than *limit_s*."""
+        with self._lock:
+            self._hurried[line] = self._clock() + limit_s
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._watch, name="ofa-upstream-lines", daemon=True
+                )
+                self._watcher.start()
+        self._watched.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hurried.pop(line, None)
+
     def prune(self) -> None:
         """Close what has been idle for too long."""
         old_s = self._clock() - KEEP_S
@@ -165,8 +187,22 @@ class Lines:
         with self._lock:
             self._open = False
             idle, self._idle = self._idle, []
+        self._watched.set()
         for line in idle:
             line.close()
+
+    def _watch(self) -> None:
+        # One thread for all: a timer each would cost every answer a thread's start.
+        while self._watched.wait() and self._open:
+            with self._lock:
+                late = [
+                    ln for ln, end_s in self._hurried.items() if end_s <= self._clock()
+                ]
+                if not self._hurried:
+                    self._watched.clear()
+            for line in late:
+                line.cut()
+            time.sleep(_WATCH_S)
 
     def _take_back(self, line: Line | None) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 import httpx
@@ -103,7 +103,10 @@ class UpstreamReply:
             closing(self._answer(server, line)) as response,
         ):
             try:
-                yield from _read(response, line, reader)
+                pieces = response.iter_bytes()
+                yield from _read(response, pieces, reader)
+                with server.lines.hurry(line, _DRAIN_S):
+                    _drain(pieces, line)
             except httpx.HTTPError as exc:
                 if not self._gone.is_set():
                     server.failed()
@@ -173,25 +176,20 @@ class UpstreamReply:
             return line.send(server.url, sent, gone)
 
 
-def _read(response: httpx.Response, line: Line, reader: Reader) -> Iterator[Event]:
+def _read(
+    response: httpx.Response, pieces: Iterable[bytes], reader: Reader
+) -> Iterator[Event]:
     if response.headers.get("content-type", "").startswith("application/json"):
-        yield from reader.read(wire.whole(response.read()))
-        return
-    pieces = response.iter_raw()
-    for frame in wire.frames(pieces):
-        yield from reader.read(frame)
-    _drain(pieces, line)
+        yield from reader.read(wire.whole(pieces))
+    else:
+        for frame in wire.frames(pieces):
+            yield from reader.read(frame)
 
 
-def _drain(pieces: Iterator[bytes], line: Line) -> None:
+def _drain(pieces: Iterable[bytes], line: Line) -> None:
     """Read what is left of a response, so that its connection can be used again."""
-    timer = threading.Timer(_DRAIN_S, line.cut)
-    timer.daemon = True
-    timer.start()
     try:
         for _ in pieces:
             pass
     except httpx.HTTPError:
         line.cut()  # the answer is complete all the same
-    finally:
-        timer.cancel()

@@ -63,12 +63,22 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def whole(text: bytes) -> Frame:
+def whole(pieces: Iterable[bytes]) -> Frame:
     """Return the answer of a server that does not stream: all of it is one frame."""
-    frame = _parsed(text)
+    frame = _parsed(joined(pieces))
     if not isinstance(frame, dict):
         raise EngineError("the upstream's answer is not a JSON object")
     return frame
+
+
+def joined(pieces: Iterable[bytes], most: int = MAX_LINE_BYTES) -> bytes:
+    """Return *pieces* as one. Raises `EngineError` for more than *most* bytes."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) > most:
+            raise EngineError("the upstream's answer is too long")
+    return bytes(held)
 
 
 def error_of(answer: object) -> dict[str, Any]:

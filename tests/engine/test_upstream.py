@@ -1,8 +1,9 @@
 """The upstream engine against real servers on loopback: answers, faults, cancelling."""
 
+import gzip
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -210,6 +211,37 @@ def test_a_server_that_does_not_stream_is_understood(upstream):
     ]
 
     assert ask(upstream).text == "whole"
+
+
+def test_a_stream_that_is_packed_all_the_same_is_read(upstream):
+    """A gateway may compress what it was asked not to."""
+
+    def packed(handler) -> None:
+        upstream.reply(handler, 200, gzip.compress(HELLO), Content_Encoding="gzip")
+
+    upstream.answers = [packed]
+
+    assert ask(upstream).text == "hello"
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_an_answer_without_end_does_not_fill_the_memory(upstream, kind):
+    """Neither a line nor a whole answer may grow for ever."""
+    sent: list[int] = []
+
+    def endless(handler) -> None:
+        upstream.start(handler, kind=kind)
+        handler.end_headers()
+        handler.close_connection = True
+        with suppress(OSError):
+            while sum(sent) < 1 << 30:
+                sent.append(handler.wfile.write(b"x" * (1 << 20)))
+
+    upstream.answers = [endless]
+
+    with pytest.raises(EngineError, match="too long|without an end"):
+        ask(upstream)
+    assert sum(sent) < 64 << 20
 
 
 @pytest.mark.parametrize(

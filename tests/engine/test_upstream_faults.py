@@ -198,7 +198,9 @@ def test_a_message_is_found_in_every_shape(upstream, body):
     assert "plain" in str(refusal_of(upstream, upstream.status(400, body)))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000, None])
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"", b"[" * 100_000, b'"' + b"x" * (1 << 20) + b'"', None]
+)
 def test_an_error_page_that_is_none_is_still_an_error(upstream, body):
     """A gateway's HTML is not shown to anybody."""
     refused = refusal_of(upstream, upstream.status(400, body))
