@@ -142,6 +142,27 @@ def test_a_stop_is_ordered_once_and_then_forced(listening, caplog, number):
     assert "(SIGKILL) while it stopped" in caplog.text
 
 
+def test_L8_a_stop_before_the_server_listens_is_obeyed_at_once(listening):
+    """While it loads there is nothing to drain."""
+    loading = supervisor(listening, LINK + "link.start(); time.sleep(60)")
+    began = time.monotonic()
+    with background(lambda: (time.sleep(1), os.kill(os.getpid(), signal.SIGTERM))):
+        assert loading.run() == 0
+
+    assert time.monotonic() - began < 4
+
+
+def test_L4_a_hang_up_that_is_ignored_stays_ignored(listening):
+    """Who starts it with nohup wants it to outlive the terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    dies = supervisor(listening, SERVES + "time.sleep(1); os._exit(5)", waits_s=())
+    try:
+        with background(lambda: stop_when_away(listening.port, signal.SIGHUP)):
+            assert dies.run() == GAVE_UP  # and not 0, as if it had been stopped
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_handlers_of_signals_are_put_back(listening):
     """Who calls it in a program of his own gets his handlers back."""
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGCHLD)]

@@ -29,6 +29,11 @@ class Faults:
         self._clock = clock
         self._hung_at_s: float | None = None
 
+    @property
+    def hangs(self) -> bool:
+        """Whether a step does not return."""
+        return self._hung_at_s is not None
+
     def status(self) -> Status:
         """Return ready, until a step hangs for too long."""
         hung_at_s = self._hung_at_s

@@ -9,7 +9,14 @@ import pytest
 from ofa.chat import Chat, End, Event, Message, Text, Usage, Waiting, gather
 from ofa.engine.queue import Queued
 from ofa.engine.scripted import ScriptedEngine
-from ofa.errors import BadRequest, Cancelled, EngineError, Overloaded, ShuttingDown
+from ofa.errors import (
+    BadRequest,
+    Cancelled,
+    EngineError,
+    NotReady,
+    Overloaded,
+    ShuttingDown,
+)
 
 CHAT = Chat("ofa-hpc", (Message("user", "hi"),))
 SIDE = Chat("ofa-hpc", (Message("user", "a title"),), priority=1)
@@ -316,6 +323,24 @@ def test_drain_cuts_what_does_not_end(gated):
             thread.join(5)
         assert not ended
         assert [type(result[-1]) for result in results] == [ShuttingDown] * 2
+
+
+def test_a_queue_gives_up_with_an_engine_that_is_lost(gated):
+    """Readers and newcomers are told why, and to ask again; the status stays true."""
+    with queued(gated) as queue:
+        got: list[object] = []
+        thread = reader(queue.reply(CHAT), got)
+        gated.some_started.acquire(timeout=5)
+
+        queue.give_up("the engine hangs")
+
+        thread.join(5)
+        (told,) = [one for one in got if isinstance(one, NotReady)]
+        assert told.code == "engine_restarting" and "the engine hangs" in str(told)
+        with pytest.raises(NotReady, match="the engine hangs") as caught:
+            queue.reserve()
+        assert caught.value.code == "engine_restarting"
+        assert queue.status() == gated.status()
 
 
 def test_many_at_once_lose_nothing_and_mix_nothing():

@@ -1,6 +1,8 @@
 """The scripted engine: what a script may say, and what it plays."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -21,6 +23,7 @@ from ofa.chat import (
     gather_choices,
 )
 from ofa.engine.base import Limits
+from ofa.engine.faults import Faults
 from ofa.engine.scripted import ScriptedEngine
 from ofa.errors import BadRequest, ConfigError, EngineError
 
@@ -159,6 +162,10 @@ def test_a_failure_comes_where_it_stands():
         ('[[{"txt": "a"}]]', "step 0: needs exactly one of"),
         ('[[{"text": "a", "fail": "b"}]]', "step 0: needs exactly one of"),
         ('[[{"end": "never"}]]', "step 0: end is"),
+        ('[[{"die": "SIGNONE"}]]', "step 0: die names a signal or an exit code"),
+        ('[[{"die": true}]]', "step 0: die names a signal or an exit code"),
+        ('[[{"die": 256}]]', "step 0: die names a signal or an exit code"),
+        ('[[{"hang": "up"}]]', "step 0: hang is one of gil, step"),
         ('[[{"text": "a"}, {"call": {"name": "f"}}]]', "step 1: a call has"),
     ],
 )
@@ -181,3 +188,22 @@ def test_a_good_script_is_loaded(tmp_path):
     answer = gather(ScriptedEngine.load(path).reply(CHAT))
 
     assert (answer.text, answer.end.reason) == ("from a file", "length")
+
+
+def test_a_step_that_hangs_makes_the_engine_broken_after_its_limit():
+    """Not before, and not ready again after: its process is to be replaced."""
+    now_s = [100.0]
+    faults = Faults(stall_s=5, clock=lambda: now_s[0])
+    engine = ScriptedEngine([[{"hang": "step"}]], faults=faults)
+    reply = engine.reply(CHAT)
+    threading.Thread(target=lambda: gather(reply), daemon=True).start()
+    statuses = []
+
+    while not faults.hangs:
+        time.sleep(0.01)
+    for now_s[0] in (105.0, 105.1):
+        statuses.append(engine.status())
+
+    assert [status.ready for status in statuses] == [True, False]
+    assert statuses[1].broken and not statuses[1].final
+    assert statuses[1].reason == "the engine's step has not returned for 5 s"
