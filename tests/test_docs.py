@@ -20,7 +20,14 @@ import pytest
 from ofa.banner import Connection, as_json
 from ofa.cli.main import make_parser
 from ofa.config import load
-from ofa.config_schema import SECTIONS, ModeChange, rows, rows_of
+from ofa.config_schema import (
+    SECTIONS,
+    UPSTREAM_FEATURES,
+    ModeChange,
+    rows,
+    rows_of,
+)
+from ofa.engine import upstream_kinds as kinds
 from ofa.errors import ConfigError, OfaError
 from ofa.modes import SEED_MODES
 from ofa.rag.sources import Place, load_sources
@@ -325,6 +332,28 @@ def test_every_reason_of_retrieval_is_documented():
 
     assert len(found) > 8
     assert [reason for reason in sorted(found) if f"`{reason}" not in page] == []
+
+
+# --------------------------------------------------------------------------------------
+# Upstreams
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [one for one in vars(kinds).values() if isinstance(one, kinds.Kind)],
+    ids=lambda kind: kind.name,
+)
+def test_what_is_not_asked_of_an_upstream_is_documented(kind):
+    """docs/scale-out.md has a row for each kind, with all that is refused for it."""
+    page = (DOCS / "scale-out.md").read_text(encoding="utf-8")
+    owners = [owner for owner, one in kinds.OWNERS.items() if one is kind]
+    lacks = [name for name in UPSTREAM_FEATURES if name not in kind.features]
+    known = ", ".join(f"`{owner}`" for owner in owners) or "anything else"
+    listed = ", ".join(f"`{name}`" for name in lacks)
+    name = "others" if kind is kinds.UNKNOWN else kind.name
+
+    assert f"| {name} | {known} | {listed}".rstrip() + " |" in page
+    assert all(f"`{name}`" in page for name in UPSTREAM_FEATURES)
 
 
 # --------------------------------------------------------------------------------------

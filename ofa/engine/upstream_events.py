@@ -65,6 +65,12 @@ class Reader:
         if frame is None:
             yield Waiting()
             return
+        try:
+            yield from self._read(frame)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            raise EngineError("the upstream sent a frame that is none") from None
+
+    def _read(self, frame: Frame) -> Iterator[Event]:
         if frame.get("error") or frame.get("object") == "error":  # vLLM before 0.11
             raise EngineError(f"the upstream failed: {error_text(frame)}")
         if isinstance(usage := frame.get("usage"), dict):
@@ -179,12 +185,7 @@ def _logprobs(told: object, top: int) -> tuple[Logprob, ...]:
     content = told.get("content") if isinstance(told, dict) else None
     if not isinstance(content, list):
         return ()
-    try:
-        return tuple(
-            _logprob(row, row.get("top_logprobs") or (), top) for row in content
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise EngineError("the upstream's logprobs can't be read") from None
+    return tuple(_logprob(row, row.get("top_logprobs") or (), top) for row in content)
 
 
 def _logprob(row: Mapping[str, Any], tops: Iterable[Any], top: int) -> Logprob:
@@ -203,4 +204,4 @@ def _usage(raw: Mapping[str, Any]) -> Usage | None:
         return None
     cached = (raw.get("prompt_tokens_details") or {}).get("cached_tokens")
     thought = (raw.get("completion_tokens_details") or {}).get("reasoning_tokens")
-    return Usage(prompt, completion, cached or 0, thought or 0)
+    return Usage(prompt, completion, int(cached or 0), int(thought or 0))

@@ -133,7 +133,7 @@ UNKNOWN = Kind("unknown", _ALL - {"n", "logprobs", "response_format"})
 
 # By `owned_by` in the model list. Ollama says a model's namespace, "library" for all
 # that bear no user's name.
-_OWNERS: Mapping[str, Kind] = {
+OWNERS: Mapping[str, Kind] = {
     "vllm": VLLM,
     "library": OLLAMA,
     "llamacpp": LLAMA_SERVER,
@@ -151,7 +151,7 @@ def kind_of(rows: Sequence[Mapping[str, Any]], host: str) -> Kind:
     if host == "api.openai.com":
         return OPENAI
     owners = [str(row.get("owned_by")) for row in rows]
-    return next((_OWNERS[one] for one in owners if one in _OWNERS), UNKNOWN)
+    return next((OWNERS[one] for one in owners if one in OWNERS), UNKNOWN)
 
 
 def served(kind: Kind, row: Mapping[str, Any], listed: Mapping[str, Any]) -> Served:

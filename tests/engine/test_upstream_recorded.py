@@ -3,6 +3,8 @@
 from contextlib import closing
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ofa.chat import (
     Chat,
@@ -163,7 +165,7 @@ def test_logprobs_that_cannot_be_read_are_an_error():
     broken = {"content": [{"token": "a"}]}
     piece = {"index": 0, "delta": {"content": "a"}, "logprobs": broken}
 
-    with pytest.raises(EngineError, match="logprobs"):
+    with pytest.raises(EngineError, match="frame"):
         list(events([{"choices": [piece]}]))
 
 
@@ -206,6 +208,58 @@ def test_a_whole_answer_has_all_of_it_too(upstream):
     assert (first.text, second.text) == ("ä", "b")
     assert first.logprobs == (Logprob("ä", -0.5, "ä".encode()),)
     assert second.end == End("stop", Usage(3, 2), 1)
+
+
+@pytest.mark.parametrize("choices", [{"choices": []}, {"choices": None}, {}])
+def test_R014_counts_without_choices_are_no_surprise(choices):
+    """Empty, null or absent: nobody crashes on the last chunk."""
+    said = {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}
+    counts = {**choices, "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+
+    answer = gather(events([said, counts]))
+
+    assert (answer.text, answer.end.usage) == ("a", Usage(3, 2))
+
+
+def shape(**parts):
+    """Return objects with any of *parts*, each now and then something else."""
+    return st.fixed_dictionaries({}, optional={k: v | ODD for k, v in parts.items()})
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 300)
+    | st.floats()
+    | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner)
+    ),
+    max_leaves=4,
+)
+TOKEN = shape(token=st.text(), logprob=st.floats(), bytes=st.lists(st.integers(0, 255)))
+FUNCTION = shape(name=st.text(), arguments=st.sampled_from(["{}", "{", "1}"]))
+CALL = shape(index=st.integers(0, 1), id=st.text(), function=FUNCTION)
+DELTA = shape(content=st.text(), reasoning=st.text(), tool_calls=st.lists(CALL))
+CHOICE = shape(
+    index=st.integers(0, 2),
+    delta=DELTA,
+    finish_reason=st.sampled_from(["stop", "length", "tool_calls", None]),
+    logprobs=shape(content=st.lists(TOKEN)),
+)
+COUNTS = shape(prompt_tokens=st.integers(), completion_tokens=st.integers())
+FRAME = shape(choices=st.lists(CHOICE, max_size=2), usage=COUNTS)
+
+
+@settings(deadline=None)
+@given(st.lists(FRAME, max_size=4), st.integers(1, 2))
+def test_whatever_a_frame_holds_the_answer_is_whole_or_an_error(stream, choices):
+    """No shape of JSON raises anything else, and an answer has all of its ends."""
+    try:
+        answers = gather_choices(events(stream, choices=choices))
+    except EngineError:
+        return
+    assert len(answers) == choices
 
 
 # What each kind is, and can do
