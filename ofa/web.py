@@ -147,7 +147,7 @@ def _healthz(asked: Asked) -> Mapping[str, Any]:
 def _readyz(status: Callable[[], Status], asked: Asked) -> Page:
     now = status()
     if now.ready:
-        return Page(encode({"status": "ready"}))
+        return Page(encode({"status": "ready", **now.details}))
     body = encode({"status": "unavailable", "reasons": [now.reason]})
     return Page(body, 503, headers={"Retry-After": str(_RETRY_AFTER_S)})
 

@@ -105,6 +105,15 @@ def test_readyz_says_ready(site):
     assert site.ask("GET", "/readyz").json == {"status": "ready"}
 
 
+def test_readyz_tells_what_is_in_use(open_site):
+    """The engine's own words for people and probes: its BLAS, what it keeps."""
+    status = Status(True, details={"blas": "mkl 1, threads: 2", "running": "0"})
+
+    got = open_site(status=lambda: status).ask("GET", "/readyz")
+
+    assert got.json == {"status": "ready", **status.details}
+
+
 def test_models_lists_the_modes(site):
     """Each mode is a model with its limits; `created` never changes."""
     got = site.ask("GET", "/v1/models").json
