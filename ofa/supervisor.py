@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -91,15 +91,12 @@ class Supervisor:
         env: Mapping[str, str],
         place: Place,
         patience: Patience,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start = partial(Worker.start, command, env, place)
         self._place = place
         self._patience = patience
-        self._clock = clock
         self._selector = selectors.DefaultSelector()
-        self._stand_in = StandIn(place.socket, self._selector, clock)
+        self._stand_in = StandIn(place.socket, self._selector)
         self._restarts = Restarts(patience.waits_s, patience.window_s)
         self._worker: Worker | None = None
         self._announced = False  # a worker has said where the server is
@@ -129,15 +126,17 @@ class Supervisor:
     # -- a turn of the loop --------------------------------------------------------
 
     def _wait(self) -> None:
-        before_s = self._clock()
+        before_s = time.monotonic()
         for key, _ in self._selector.select(_TICK_S):
             key.data()
         self._stand_in.tend()
-        if self._clock() - before_s > _SUSPENDED_S:
-            self._heard_at_s = self._clock()  # the worker may have been stopped as well
+        if time.monotonic() - before_s > _SUSPENDED_S:
+            self._heard_at_s = (
+                time.monotonic()
+            )  # the worker may have been stopped as well
 
     def _look(self) -> None:
-        worker, now_s = self._worker, self._clock()
+        worker, now_s = self._worker, time.monotonic()
         if worker is None:
             if self._stops:
                 self._exit_code = 0
@@ -150,7 +149,7 @@ class Supervisor:
         self._hand_over()
 
     def _launch(self) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         try:
             worker = self._start(first=not self._announced, restarted=self._restarted)
         except OSError as error:  # no memory, no process left
@@ -169,10 +168,10 @@ class Supervisor:
         if not worker.hear():
             self._selector.unregister(worker.wire)
             return
-        self._heard_at_s = self._clock()
+        self._heard_at_s = time.monotonic()
         self._announced = self._announced or worker.beat.listening
         if worker.beat.ready and not was_ready and self._restarted:
-            away_s = self._clock() - self._ended_at_s
+            away_s = time.monotonic() - self._ended_at_s
             log.info("the server answers again, after %.1f s", away_s)
 
     def _watch(self, worker: Worker, now_s: float) -> None:
@@ -193,7 +192,7 @@ class Supervisor:
 
     def _lose(self, worker: Worker, cause: str, within_s: float) -> None:
         worker.cause = cause
-        self._kill_at_s = min(self._kill_at_s, self._clock() + within_s)
+        self._kill_at_s = min(self._kill_at_s, time.monotonic() + within_s)
         self._mourn(cause)
 
     def _bury(self, worker: Worker, how: str) -> None:
@@ -223,12 +222,12 @@ class Supervisor:
         return not self._announced and (worker.exit_code or 0) > 0
 
     def _mourn(self, how: str) -> None:
-        self._ended_at_s = self._clock()
+        self._ended_at_s = time.monotonic()
         self._restarted = how
         self._stand_in.reason = f"the server's worker {how}, and starts again"
 
     def _again(self, how: str) -> None:
-        wait_s = self._restarts.next_wait_s(self._clock())
+        wait_s = self._restarts.next_wait_s(time.monotonic())
         if wait_s is None:
             log.error(
                 "giving up after %d restarts in %g s: the server's worker %s",
@@ -238,7 +237,7 @@ class Supervisor:
             )
             self._exit_code = GAVE_UP
             return
-        self._start_at_s = self._clock() + wait_s
+        self._start_at_s = time.monotonic() + wait_s
         log.warning(
             "the server's worker %s; it starts again in %g s (restart %s)",
             how,
@@ -286,7 +285,7 @@ class Supervisor:
         else:
             within_s = _CUTTING_S if self._stops == 2 else 0
             worker.order("stop")
-        self._kill_at_s = min(self._kill_at_s, self._clock() + within_s)
+        self._kill_at_s = min(self._kill_at_s, time.monotonic() + within_s)
 
     def _close(self) -> None:
         if self._worker is not None:  # only after a defect of ours

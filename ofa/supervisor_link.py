@@ -23,9 +23,8 @@ from dataclasses import asdict, dataclass
 from .engine.base import Status
 from .ports import Place
 
-BEAT_S = 0.5
-
 _VARIABLE = "_OFA_WORKER"  # a Handoff; no word of it is secret
+_BEAT_S = 0.5
 _ORPHANED = 1  # the exit code of a worker without a supervisor; nobody reads it
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 _WHY_CHARS = 500
@@ -82,19 +81,18 @@ def find_link(env: MutableMapping[str, str]) -> Link | None:
 
 class Link:
     """
-    Tells the supervisor every *beat_s* how this process is, and takes its orders.
+    Tells the supervisor twice a second how this process is, and takes its orders.
 
     The beat is a thread's: it stops when something native holds the interpreter, and
     that is what the supervisor looks for.
     """
 
-    def __init__(self, handoff: Handoff, *, beat_s: float = BEAT_S) -> None:
+    def __init__(self, handoff: Handoff) -> None:
         listener = socket.socket(fileno=handoff.listener)
         self.place = Place(listener, handoff.host, handoff.port)
         self.first = handoff.first
         self.restarted = handoff.restarted
         self._wire = socket.socket(fileno=handoff.wire)
-        self._beat_s = beat_s
         self._lock = threading.Lock()
         self._status: Callable[[], Status] | None = None
         self._alone = threading.Event()  # no stand-in answers on the port any more
@@ -140,7 +138,7 @@ class Link:
         said = b""
         while True:
             self.beat()
-            if not select.select([self._wire], [], [], self._beat_s)[0]:
+            if not select.select([self._wire], [], [], _BEAT_S)[0]:
                 continue
             said += self._hear()
             *words, said = said.split(b"\n")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import selectors
 import socket
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,14 +43,10 @@ class StandIn:
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        selector: selectors.BaseSelector,
-        clock: Callable[[], float],
+        self, listener: socket.socket, selector: selectors.BaseSelector
     ) -> None:
         self._listener = listener
         self._selector = selector
-        self._clock = clock
         self._visitors: dict[_Visitor, None] = {}  # in the order they came
         self.is_open = False  # for connections that come
         self.reason = ""
@@ -70,7 +66,7 @@ class StandIn:
 
     def tend(self) -> None:
         """Close what has taken too long."""
-        now_s = self._clock()
+        now_s = time.monotonic()
         for visitor in tuple(self._visitors):
             if visitor.until_s <= now_s:
                 self._drop(visitor)
@@ -88,7 +84,7 @@ class StandIn:
         if len(self._visitors) >= _VISITORS:
             self._drop(next(iter(self._visitors)))
         opened.setblocking(False)
-        visitor = _Visitor(opened, self._clock() + _HEAD_WAIT_S)
+        visitor = _Visitor(opened, time.monotonic() + _HEAD_WAIT_S)
         self._visitors[visitor] = None
         read = partial(self._read, visitor)
         self._selector.register(opened, selectors.EVENT_READ, read)
@@ -113,7 +109,7 @@ class StandIn:
         answer = render(bytes(visitor.head), self.reason)
         visitor.answered = True
         visitor.head.clear()
-        visitor.until_s = self._clock() + _LINGER_S
+        visitor.until_s = time.monotonic() + _LINGER_S
         with suppress(OSError):  # it left: then the next read says so
             visitor.socket.send(answer)  # whole: its buffer is empty
             visitor.socket.shutdown(socket.SHUT_WR)

@@ -45,8 +45,8 @@ class Worker:
             listener, theirs.fileno(), place.host, place.port, first, restarted
         )
         with theirs:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SUPERVISORS_OWN)
             try:
-                signal.pthread_sigmask(signal.SIG_BLOCK, _SUPERVISORS_OWN)
                 process = subprocess.Popen(
                     list(command),
                     stdin=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ class Worker:
                 ours.close()
                 raise
             finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SUPERVISORS_OWN)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ours.setblocking(False)
         return cls(process, ours)
 

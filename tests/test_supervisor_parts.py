@@ -275,7 +275,7 @@ def standing_in(reason: str = "the server is starting"):
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         selector = stack.enter_context(selectors.DefaultSelector())
-        stand_in = StandIn(listener, selector, time.monotonic)
+        stand_in = StandIn(listener, selector)
         stand_in.reason = reason
         stand_in.open()
         ended = threading.Event()
