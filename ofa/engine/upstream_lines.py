@@ -101,12 +101,10 @@ class Line:
         self._client.close()
 
     def _trace(self, event: str, info: Mapping[str, Any]) -> None:
-        if event == "connection.connect_tcp.started":
+        # "connection.…", and "proxy.…" where a proxy is in between.
+        if event.endswith(".connect_tcp.started"):
             self.fresh = True
-        elif event in (
-            "connection.connect_tcp.complete",
-            "connection.start_tls.complete",
-        ):
+        elif event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
             if self._cut:

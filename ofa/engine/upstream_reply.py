@@ -79,6 +79,7 @@ class UpstreamReply:
                 yield from self._ask(server)
                 return
             except TryAgain as again:
+                log.info("upstream %s: %s", server.base, type(again.error).__name__)
                 wait_s = self._pause_s(attempt, again)
             if self._gone.wait(wait_s):
                 raise Cancelled("the reader left")

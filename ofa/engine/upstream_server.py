@@ -7,6 +7,7 @@ is decided elsewhere.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from .base import Limits, Status
 from .upstream_body import body
 from .upstream_breaker import Breaker
 from .upstream_lines import Line, Lines, client_maker
+
+log = logging.getLogger("ofa.upstream")
 
 PROBE_S = 5.0  # the longest that the first look may take
 PROBE_EVERY_S = 30.0  # how old its model list may get; a model may be changed any time
@@ -150,6 +153,8 @@ class Server:
             self._wake.clear()
             before, self._problem = self._problem, self._probe()
             self._probed.set()
+            if before != self._problem and not self._closed:
+                log.info("upstream %s: %s", self.base, self._problem or "up")
             self.lines.prune()
             if before and not self._problem:
                 # It has come back. One that only hangs lists its models all the time.

@@ -428,7 +428,17 @@ def test_R067_proxies_of_the_environment_never_see_loopback(upstream, monkeypatc
     assert ask(upstream).text == "hello"
 
 
-@pytest.mark.parametrize("url", ["ftp://x/v1", "127.0.0.1:8000", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://x/v1",
+        "127.0.0.1:8000",
+        "http://",
+        "http://x:port/v1",
+        "http://me:pa55@x/v1",
+        "http://x/v1?key=pa55",
+    ],
+)
 def test_a_url_that_is_none_stops_the_start(url):
     """The key in site.toml is named."""
     with pytest.raises(ConfigError, match=r"engine\.upstream_url"):

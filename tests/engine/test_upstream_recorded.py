@@ -415,6 +415,26 @@ def test_nobody_knows_what_an_unknown_server_drops(wish):
             made.reply(chat).close()
 
 
+def test_an_ofa_that_calls_no_tools_is_given_none():
+    """It says so in its list; the chat goes on without them."""
+    models = recorded("ofa-models.json")
+    for row in models["data"]:
+        row["capabilities"] = ["text"]
+    with closing(Upstream(models=models)) as server, engine(server) as made:
+        gather(made.reply(CHAT))
+
+        assert not made.limits().tools
+
+
+@pytest.mark.parametrize("page", [None, [], {"modalities": 7}, b"no json"])
+def test_a_page_beside_the_list_is_a_courtesy(page):
+    """What can't be read there is as good as not told."""
+    limits, _ = limits_of("llama-server-models.json", pages={"/props": page})
+
+    assert limits.context_tokens == 32768
+    assert limits.vision is True  # the list itself told that
+
+
 def test_no_features_are_none():
     """An empty list takes back what the kind is known to do."""
     limits, _ = limits_of("vllm-models.json", features=())
@@ -469,14 +489,15 @@ def test_a_schema_is_sent_in_the_form_that_is_enforced(models, output, sent):
 )
 def test_sampling_has_the_names_of_its_kind(models, sent):
     """And "no top_k" the value that each takes for it."""
-    chat = Chat(
-        "m", CHAT.messages, Sampling(top_k=0, min_p=0.1, repetition_penalty=1.1)
-    )
+    bias = ((7, -1.5),)
+    wanted = Sampling(top_k=0, min_p=0.1, repetition_penalty=1.1, logit_bias=bias)
+    chat = Chat("m", CHAT.messages, wanted)
 
     _, body = ask("vllm-text.txt", models, chat)
 
     names = ("top_k", "min_p", "repetition_penalty", "repeat_penalty")
     assert {name: body[name] for name in names if name in body} == sent
+    assert body["logit_bias"] == {"7": -1.5}
 
 
 def test_a_modes_own_top_k_is_no_reason_to_refuse():
