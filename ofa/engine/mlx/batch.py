@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...errors import EngineError, OfaError, OutOfMemory
+from ...errors import EngineError, OfaError
 from ..line import Line
+from .foreign import FOREIGN, as_ours, is_out_of_memory, note
 from .lm import Generator, Model, make_generator
 from .prefix import Kind
 from .rows import Finish, Row, Sampled
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 # A request never waits for what is read ahead: only for the chunk under way.
 _WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
 
-# MLX says so in words only: Metal, CUDA and the CPU allocator in turn.
-_NO_MEMORY = ("out of memory", "bad_alloc", "unable to allocate", "malloc", "oom")
-
-log = logging.getLogger("ofa.engine.mlx")
+_FAILED = "the engine failed in this answer; send it again"
 
 
 class _Running:
@@ -42,7 +39,7 @@ class _Running:
         self._traps = traps
 
     @property
-    def fault(self) -> Exception | None:
+    def fault(self) -> BaseException | None:
         """What went wrong in a step on this row's account."""
         return next((trap.fault for trap in self._traps if trap.fault), None)
 
@@ -113,7 +110,7 @@ class Batch:
             if self._running:
                 self._next()
                 self._fail_faulty()
-        except Exception as error:  # noqa: BLE001 - the thread outlives any step
+        except FOREIGN as error:
             self._recover(error)
 
     def fail_all(self, error: OfaError) -> None:
@@ -135,8 +132,13 @@ class Batch:
             if not self._running and self._warm:
                 self._start(self._warm.popleft())
             return
-        self._pause_warm()
-        if self._make_room(row):
+        try:
+            self._pause_warm()
+            fits = self._make_room(row)
+        except FOREIGN as error:  # it is in no line just now: nobody else would tell
+            row.fail(as_ours(error, _FAILED))
+            raise
+        if fits:
             self._start(row)
         elif self._running:
             self._held = row
@@ -184,8 +186,8 @@ class Batch:
                 [sampler],
                 [processors],
             )
-        except Exception as error:  # noqa: BLE001 - this row's values, no other's
-            _fail(row, "the engine could not start this request", error)
+        except FOREIGN as error:  # this row's values, no other's
+            self._fail(row, "the engine could not start this request", error)
             return
         self._running[uid] = _Running(row, (sampler, *processors))
 
@@ -226,10 +228,13 @@ class Batch:
     def _hand_over(self, answer: Any) -> None:  # noqa: ANN401 - mlx-lm's Response
         run = self._running[answer.uid]
         run.decoding, run.reading = True, False
-        if run.fault is not None:
-            return
         row = run.row
         finish: Finish = answer.finish_reason or ""
+        if run.fault is not None:
+            self._samplers = Samplers(self._ready.logits)  # it must not come again
+            if not finish:
+                return
+            # What failed is the token after it, which is drawn ahead of its turn.
         told: tuple[Any, ...] = ()
         if row.logprobs is not None:
             told = likeliest(answer.logprobs, answer.token, row.logprobs)
@@ -241,16 +246,14 @@ class Batch:
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""
-        faulty = {uid: run for uid, run in self._running.items() if run.fault}
-        if not faulty:
-            return
-        for run in faulty.values():
+        faults = [(uid, run.fault) for uid, run in self._running.items() if run.fault]
+        for uid, fault in faults:
             message = "the engine could not sample for this request"
-            if isinstance(run.fault, OfaError):
-                message = str(run.fault)
-            _fail(run.row, message, run.fault)
-        self._drop(list(faulty))
-        self._samplers = Samplers(self._ready.logits)  # it must not come again
+            if isinstance(fault, OfaError):
+                message = str(fault)
+            self._fail(self._running[uid].row, message, fault)
+            self._drop([uid])
+            self._samplers = Samplers(self._ready.logits)  # it must not come again
 
     def _drop(self, uids: list[int]) -> None:
         """Take rows out; what was read of their prompts is not lost."""
@@ -269,8 +272,8 @@ class Batch:
         row.cached = 0
         try:
             hit = self._store.take(row.ids, row.owner)
-        except Exception as error:  # noqa: BLE001 - then it is read anew
-            _note("a kept beginning could not be used", error)
+        except FOREIGN as error:  # then it is read anew
+            self._note("a kept beginning could not be used", error)
             return None
         if hit is None:
             return None
@@ -296,8 +299,8 @@ class Batch:
         saved_s = len(ids) / (self._speed.per_s or 1.0)
         try:
             self._store.put(ids, row.owner, layers, kind=kind, saved_s=saved_s)
-        except Exception as error:  # noqa: BLE001 - the answer is good without
-            _note("a beginning could not be kept", error)
+        except FOREIGN as error:  # the answer is good without
+            self._note("a beginning could not be kept", error)
 
     # -- failure -------------------------------------------------------------------
 
@@ -306,7 +309,18 @@ class Batch:
             run.row.fail(error)
         self._running.clear()
 
-    def _recover(self, error: Exception) -> None:
+    def _fail(self, row: Row, message: str, cause: BaseException) -> None:
+        """End *row* alone."""
+        row.fail(as_ours(cause, message))
+        self._note(message, cause)
+
+    def _note(self, message: str, error: BaseException) -> None:
+        """Log what went wrong; if it was for want of memory, give back what is kept."""
+        note(message, error)
+        if is_out_of_memory(error):
+            self._store.clear()
+
+    def _recover(self, error: BaseException) -> None:
         """End everything in flight with an error and start on a new generator.
 
         After an exception inside a step some caches are a token ahead: none of them
@@ -314,14 +328,9 @@ class Batch:
         """
         import mlx.core as mx
 
-        log.error("a step failed; the batch is started afresh", exc_info=error)
         self._faults.append(time.monotonic())
-        if _is_out_of_memory(error):
-            self._store.clear()
-            self._fail_running(OutOfMemory("there was not enough memory; send less"))
-        else:
-            message = "the engine failed in this answer; send it again"
-            self._fail_running(EngineError(message))
+        self._fail_running(as_ours(error, _FAILED))
+        self._note("a step failed; the batch is started afresh", error)
         self._generator = self._make()
         mx.clear_cache()
 
@@ -331,17 +340,3 @@ def _segments(row: Row) -> list[list[int]]:
     cuts = [at for at, _ in row.marks if row.cached < at < len(row.ids)]
     edges = [row.cached, *cuts, len(row.ids)]
     return [list(row.ids[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    said = f"{type(error).__name__} {error}".lower()
-    return isinstance(error, MemoryError) or any(sign in said for sign in _NO_MEMORY)
-
-
-def _note(message: str, error: Exception) -> None:
-    log.error("%s", message, exc_info=error)
-
-
-def _fail(row: Row, message: str, cause: Exception | None) -> None:
-    log.error("%s", message, exc_info=cause)
-    row.fail(EngineError(message))

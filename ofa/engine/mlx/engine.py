@@ -89,11 +89,11 @@ class MlxEngine:
     def status(self) -> Status:
         """Return whether the first model is known and the engine's thread moves."""
         weights = self._first.weights
+        if broken := self._broken():
+            return Status(False, broken, broken=True)
         if weights.failure:
             final = isinstance(weights.failure, ConfigError)
             return Status(False, str(weights.failure), final)
-        if broken := self._broken():
-            return Status(False, broken, broken=True)
         if not self._scheduler.is_open:
             return Status(False, "the engine is stopped")
         if not (self.ready or self._settings.lazy):
@@ -144,6 +144,8 @@ class MlxEngine:
 
     def _broken(self) -> str:
         """Return what only a new process can mend; empty if nothing."""
+        if self._scheduler.died:
+            return "the engine's thread ended"
         stall_s = self._settings.stall_s
         if self._scheduler.stalled_s() > stall_s:
             return f"a step of the engine has not come back for {stall_s:g} s"

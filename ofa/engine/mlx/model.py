@@ -12,6 +12,8 @@ from ...errors import BadRequest, ContextLengthExceeded, OfaError
 from ..base import Limits
 from ..text import Channels, StopStrings
 from . import lm
+from .foreign import FOREIGN, note
+from .prefix import Match
 from .ready import Ready, Wish
 from .reply import MlxReply, Writer
 from .rows import Mailbox, Row, marks_of, warm_row
@@ -119,7 +121,7 @@ class Model:
             )
             for index in range(chat.choices)
         ]
-        match = ready.store.match(prompt.ids, chat.caller)
+        match = _match(ready, prompt.ids, chat.caller)
         found = "hit" if match.tokens else "miss"
         return MlxReply(
             rows,
@@ -196,7 +198,7 @@ class Model:
         except OfaError:
             return
         ids = prompt.ids[: prompt.history]
-        missing = len(ids) - ready.store.match((*ids, 0), chat.caller).tokens
+        missing = len(ids) - _match(ready, (*ids, 0), chat.caller).tokens
         if ids and missing > _FEW:
             self._submit(self.weights, warm_row(ids, chat.caller, "answer"))
 
@@ -210,6 +212,15 @@ def _writer(ready: Ready, prompt: Prompt, chat: Chat, index: int) -> Writer:
         vocabulary=ready.vocabulary,
         index=index,
     )
+
+
+def _match(ready: Ready, ids: Sequence[int], caller: str) -> Match:
+    """Return how much of a prompt is kept; a look at it never ends a request."""
+    try:
+        return ready.store.match(ids, caller)
+    except FOREIGN as error:
+        note("what is kept could not be looked at", error)
+        return Match(0, "what is kept could not be looked at")
 
 
 def _room(ready: Ready, prompt: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...chat import End, Event, FinishReason, Logprob, Text, Thought, Usage
 from ..text import Channels, StopStrings
+from .foreign import FOREIGN, as_ours, note
 from .rows import Mailbox, Row, Sampled
 from .vocabulary import Decoder, Vocabulary
 
@@ -73,6 +74,16 @@ class Writer:
         return Logprob(_text(raw), max(logprob, _NEVER_LOGPROB), raw, top)
 
 
+def _written(writer: Writer, sampled: Sampled) -> list[Text | Thought]:
+    """Return what a token makes visible; raise `EngineError` if that fails."""
+    try:
+        return list(writer.feed(sampled))
+    except FOREIGN as error:
+        note("a token could not be turned into text", error)
+        message = "the engine could not write this answer; send it again"
+        raise as_ours(error, message) from None
+
+
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
@@ -117,7 +128,7 @@ class MlxReply:
                 writer = self._writers[sampled.index]
                 if writer.ended:
                     continue
-                yield from writer.feed(sampled)
+                yield from _written(writer, sampled)
                 finish = "stop" if writer.stops.done else sampled.finish
                 if finish:
                     writer.ended = True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...chat import Sampling
 from ...errors import BadRequest
+from .foreign import FOREIGN
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -38,14 +39,14 @@ class Trap:
     def __init__(self, act: Step, instead: Step) -> None:
         self._act = act
         self._instead = instead
-        self.fault: Exception | None = None
+        self.fault: BaseException | None = None
 
     def __call__(self, *arrays: mx.array) -> mx.array:
         """Return what *act* makes of *arrays*, or *instead*."""
         if self.fault is None:
             try:
                 return self._act(*arrays)
-            except Exception as error:  # noqa: BLE001 - the row's fault, told there
+            except FOREIGN as error:  # the row's fault, told there
                 self.fault = error
         return self._instead(*arrays)
 

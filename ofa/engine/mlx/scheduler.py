@@ -22,6 +22,7 @@ from typing import Literal
 
 from ...errors import ConfigError, EngineError, OfaError, ShuttingDown
 from .batch import Batch
+from .foreign import FOREIGN, note
 from .lm import Loaded, Loader, one_line
 from .ready import Ready, Wish, prepare, warm_up
 from .rows import Row
@@ -95,6 +96,7 @@ class Scheduler:
         self._faults: deque[float] = deque(maxlen=8)  # when steps failed
         self._resident: tuple[Weights, Batch] | None = None
         self.running = 0  # rows in the batch or in line for it
+        self.died = False  # ended by a defect, which only a new process mends
         self._thread = threading.Thread(target=self._run, name="ofa-mlx", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # while the interpreter can still let it end
@@ -144,14 +146,15 @@ class Scheduler:
                 self._take_arrivals()
                 self._choose_model()
                 self._step()
-        except Exception as error:  # noqa: BLE001 - the thread's outermost handler
+        except FOREIGN as error:  # what a batch could not recover from
             self._die(error)
         finally:  # whatever happened, nobody is left waiting
             self._leave()
 
-    def _die(self, error: Exception) -> None:
+    def _die(self, error: BaseException) -> None:
+        self.died = True
         self._first.failure = EngineError("the engine stopped; restart ofa")
-        log.error("the engine's thread ended", exc_info=error)
+        note("the engine's thread ended", error)
 
     def _leave(self) -> None:
         with self._lock:
