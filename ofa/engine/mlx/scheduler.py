@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from ...errors import ConfigError, EngineError, OfaError, ShuttingDown
+from ...errors import ConfigError, EngineError, NotReady, OfaError, ShuttingDown
 from .batch import Batch
 from .foreign import FOREIGN, note
 from .lm import Loaded, Loader, one_line
@@ -184,6 +184,7 @@ class Scheduler:
     def _bring(self, weights: Weights) -> None:
         """Load *weights* in place of what is resident; tell all how it went."""
         self._drop_resident()
+        give_up = _give_up if weights.ready is None else _put_off
         weights.state = "loading"
         try:
             loaded = weights.load()
@@ -191,10 +192,10 @@ class Scheduler:
                 weights.ready = prepare(loaded, weights.wish)
             self._settle(weights, weights.ready, loaded)
         except OfaError as error:
-            _give_up(weights, error, error.__cause__)
-        except Exception as error:  # noqa: BLE001 - a folder may be broken in any way
+            give_up(weights, error, error.__cause__)
+        except FOREIGN as error:  # a folder may be broken in any way
             message = f"the model can't be loaded: {one_line(error)}"
-            _give_up(weights, ConfigError(message), error)
+            give_up(weights, ConfigError(message), error)
 
     def _settle(self, weights: Weights, ready: Ready, loaded: Loaded) -> None:
         if not weights.speed.per_s:
@@ -310,6 +311,18 @@ def _give_up(weights: Weights, failure: OfaError, cause: BaseException | None) -
     weights.failure, weights.state = failure, "unloaded"
     weights.settled.set()
     weights.fail_waiting(failure)
+
+
+def _put_off(weights: Weights, failure: OfaError, cause: BaseException | None) -> None:
+    """Tell those who wait that *weights*, which were here before, can't come now.
+
+    That is a file server's bad minute, or memory taken by somebody else, and no wrong
+    configuration: the next request tries again.
+    """
+    log.error("%s", failure)
+    log.debug("the cause", exc_info=cause)
+    weights.state = "unloaded"
+    weights.fail_waiting(NotReady(f"{failure}; try again in a while"))
 
 
 def _await_gone(thread: threading.Thread, wait_s: float) -> None:

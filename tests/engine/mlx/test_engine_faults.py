@@ -16,7 +16,7 @@ from ofa.chat import Chat, Message, Output, Sampling, Text, gather
 from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.engine.mlx.foreign import is_out_of_memory
 from ofa.engine.queue import Queued
-from ofa.errors import OfaError, OutOfMemory, ShuttingDown
+from ofa.errors import NotReady, OfaError, OutOfMemory, ShuttingDown
 
 from .faulty import KINDS, OUT_OF_MEMORY, SECRET, Fault, faulty_engine
 
@@ -270,3 +270,25 @@ def test_a_thread_that_ends_leaves_nobody_waiting(own):
     assert engine.status().broken
     with pytest.raises(ShuttingDown):
         engine.reply(chat(question(), 4))
+
+
+@pytest.mark.parametrize("kind", ["disk_full", "memory", "exit"])
+def test_a_model_that_was_here_is_tried_again(folders, kind):
+    """A file server's bad minute, after an idle one, ends a request and no server."""
+    fault = Fault()
+    engine = faulty_engine(folders["gemma3"], fault, unload_s=0.1)
+    try:
+        assert engine.wait(60).ready
+        asked = chat(question(), 4)
+        whole = gather(engine.reply(asked)).text
+        assert until(lambda: "unloaded" in engine.status().details["model"])
+        fault.arm(KINDS[kind], "load", times=0)
+
+        heard = hear(engine.reply(asked))
+
+        assert isinstance(heard.error, NotReady)
+        assert engine.status().ready  # for the next request, which tries again
+        fault.disarm()
+        assert gather(engine.reply(asked)).text == whole
+    finally:
+        engine.close()
