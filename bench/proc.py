@@ -15,7 +15,7 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 _QUIET_S = 0.5  # without work for so long means idle
 _SAMPLE_S = 0.02
-_IDLE_SHARE = 0.25  # of a core within a sample; a server's own loop takes a hundredth
+_IDLE_SHARE = 0.1  # of a core within a sample; a server's own loop takes a hundredth
 
 
 def rss_bytes(pid: int) -> int:
@@ -69,8 +69,8 @@ def wait_idle(pid: int, limit_s: float) -> float | None:
     """
     Wait until the tree of *pid* does no work; return when that began, None if never.
 
-    The time is `time.perf_counter`'s. Work is processor time of any thread, sampled
-    in nanoseconds; half a second without counts as idle.
+    The time is `time.perf_counter`'s. Work is the time that any thread ran or stood in
+    line for a core, in nanoseconds; half a second without counts as idle.
     """
     until = time.perf_counter() + limit_s
     family = tree(pid)
@@ -107,13 +107,18 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def _work_ns(pids: Iterable[int]) -> int:
-    """Return nanoseconds on a core of all threads that are alive in *pids*."""
+    """
+    Return nanoseconds of all threads alive in *pids*, on a core and in line for one.
+
+    On a crowded machine a thread that waits for its turn is anything but idle.
+    """
     total = 0
     for pid in pids:
         with suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(OSError):
-                    total += int((task / "schedstat").read_text().split()[0])
+                    ran, waited, _ = (task / "schedstat").read_text().split()
+                    total += int(ran) + int(waited)
     return total
 
 
