@@ -144,8 +144,6 @@ class PrefixDisk:
         """
         try:
             with self._reading(stored.path) as (file, head):
-                if head.packed != stored.packed or head.facts != stored.head.facts:
-                    raise Damaged("it is not the file that was found")
                 snapshot = read_snapshot(file, head)
         except (OSError, Damaged) as error:
             self._lose(stored.path, error)
