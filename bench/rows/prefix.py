@@ -50,7 +50,7 @@ class _Readings:
 
 
 def memory(run: Run) -> list[Figure]:
-    """Measure with one server: a chat never seen, its next turn, another question."""
+    """Measure with one server: chats never seen; one goes on, one is asked anew."""
     following, other = _Readings(), _Readings()
     flags = ["--model", str(run.model.folder), "--quiet"]
     with servers.ofa(run.place("prefix"), flags=flags) as server:
@@ -59,11 +59,13 @@ def memory(run: Run) -> list[Figure]:
             cold = _ask(server, _history(number))
             proc.wait_idle(server.pid, 10)
             warm = _ask(server, _next_turn(number, cold))
+            anew = 500 + number
+            first = _ask(server, _history(anew))
             proc.wait_idle(server.pid, 10)
-            again = _ask(server, _history(number, "What was said last of all?"))
+            again = _ask(server, _history(anew, "What was said last of all?"))
             if number:
                 following.add(cold, warm)
-                other.add(cold, again)
+                other.add(first, again)
     return [
         following.figure("from memory", 0.05, "the chat's next turn"),
         other.figure(
