@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import openai
+import pydantic
 import pytest
 
 from ofa.engine.mlx.starter import PACKAGED, cache_folder, find
@@ -123,24 +124,93 @@ def _when_ready(state: Path, child: subprocess.Popen, log: Path) -> tuple[str, s
     raise AssertionError(log.read_text()[-2000:])
 
 
-@pytest.mark.timeout(600)
-def test_four_of_five_answers_are_right(server):
-    """Streamed and whole by turns, by the openai client with strict validation."""
+@pytest.fixture(scope="module")
+def api(server):
+    """The openai client on it, which validates each answer strictly."""
     base_url, key = server
-    api = openai.OpenAI(
+    with openai.OpenAI(
         base_url=base_url,
         api_key=key,
         max_retries=0,
         timeout=280,
         _strict_response_validation=True,
-    )
+    ) as client:
+        yield client
+
+
+@pytest.mark.timeout(600)
+def test_four_of_five_answers_are_right(api):
+    """Streamed and whole by turns, from the pages."""
     right = []
-    with api:
-        for number, (question, wanted) in enumerate(QUESTIONS):
-            answer, sources = _ask(api, question, stream=number % 2 == 0)
-            right.append(wanted in answer and bool(sources))
+    for number, (question, wanted) in enumerate(QUESTIONS):
+        answer, sources = _ask(api, question, stream=number % 2 == 0)
+        right.append(wanted in answer and bool(sources))
 
     assert sum(right) >= 4, right
+
+
+class Partition(pydantic.BaseModel):
+    """What a question about partitions is to be answered with."""
+
+    name: str
+    longest_days: int
+
+
+@pytest.mark.timeout(600)
+def test_a_next_turn_is_warm_and_holds_to_its_schema(api):
+    """Prompt, passages and answer of the first turn are not read again; the second is
+    valid JSON of the schema's shape, with the probability of each of its tokens."""
+    messages = [{"role": "user", "content": QUESTIONS[0][0]}]
+    first = api.chat.completions.create(
+        model="ofa-hpc", messages=messages, temperature=0, max_tokens=40
+    )
+    messages.append({"role": "assistant", "content": first.choices[0].message.content})
+    messages.append({"role": "user", "content": "Give me its name and limit as JSON."})
+
+    raw = api.chat.completions.with_raw_response.parse(
+        model="ofa-hpc",
+        messages=messages,
+        temperature=0,
+        max_tokens=60,
+        logprobs=True,
+        top_logprobs=2,
+        response_format=Partition,
+    )
+
+    second = raw.parse()
+    cached = second.usage.prompt_tokens_details.cached_tokens
+    assert cached >= first.usage.prompt_tokens
+    assert raw.headers["x-ofa-cache"].startswith("hit; ")
+    assert second.choices[0].finish_reason == "stop"
+    assert second.choices[0].message.parsed.longest_days > 0
+    content = second.choices[0].logprobs.content
+    assert "".join(one.token for one in content) == second.choices[0].message.content
+    assert all(len(one.top_logprobs) <= 2 and one.logprob <= 0 for one in content)
+
+
+@pytest.mark.timeout(600)
+def test_choices_and_their_pieces_come_from_real_weights(api):
+    """Two answers to one prompt, streamed, told apart by their index."""
+    stream = api.chat.completions.create(
+        model="ofa-hpc",
+        messages=[{"role": "user", "content": QUESTIONS[1][0]}],
+        temperature=1.0,
+        seed=3,
+        n=2,
+        max_tokens=12,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    texts, ends, usage = {0: "", 1: ""}, {}, None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                ends[choice.index] = choice.finish_reason
+    assert all(texts.values())
+    assert set(ends) == {0, 1}
+    assert usage.completion_tokens <= 24
 
 
 def _ask(api: openai.OpenAI, question: str, *, stream: bool) -> tuple[str, list[str]]:
