@@ -113,7 +113,7 @@ def read_snapshot(file: BufferedReader, head: Head) -> Snapshot:
     """
     Return the snapshot behind *head* in *file*; raise `Damaged`.
 
-    To be called on the engine's thread, and no two arrays are in memory twice.
+    To be called on the engine's thread; takes one array's memory beside the snapshot's.
     """
     import mlx.core as mx
 
@@ -125,11 +125,15 @@ def read_snapshot(file: BufferedReader, head: Head) -> Snapshot:
     text = _read(file, length)
     crc = zlib.crc32(text, zlib.crc32(start))
     left -= len(start) + length
+    rows = _parse_payload(text, left)
     arrays = {}
-    for name, kind, shape in _parse_payload(text, left):
-        content = _read(file, math.prod(shape) * kind.size)
-        crc = zlib.crc32(content, crc)
-        raw = mx.array(memoryview(content))  # type: ignore[arg-type]
+    # One buffer for all: taking and clearing one each costs as much as reading.
+    buffer = memoryview(bytearray(max(size for *_, size in rows)))
+    for name, kind, shape, size in rows:
+        part = buffer[:size]
+        _fill(part, file)
+        crc = zlib.crc32(part, crc)
+        raw = mx.array(part)  # type: ignore[arg-type]  # copies what has a buffer
         arrays[name] = raw.view(kind).reshape(shape)
         mx.eval(arrays[name])
     if crc != head.payload_crc:
@@ -175,23 +179,27 @@ def _view(part: Any) -> memoryview:  # noqa: ANN401 - its stub knows of no buffe
 
 def _parse_payload(
     text: bytearray, left: int
-) -> list[tuple[str, mx.Dtype, tuple[int, ...]]]:
-    """Return name, kind and shape of arrays that fill just *left* bytes."""
-    kinds = _kinds()
+) -> list[tuple[str, mx.Dtype, tuple[int, ...], int]]:
+    """Return name, kind, shape and bytes of arrays that fill just *left* bytes."""
     try:
         rows = [
-            (name, kinds[row["dtype"]], tuple(map(int, row["shape"])))
+            _parse_row(name, row["dtype"], tuple(map(int, row["shape"])))
             for name, row in json.loads(text).items()
         ]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Damaged("its payload is damaged") from None
-    sizes = [
-        math.prod(shape) * kind.size if min(shape, default=0) > 0 else -1
-        for _, kind, shape in rows
-    ]
-    if min(sizes, default=-1) < 0 or sum(sizes) != left:
+    if not rows or sum(size for *_, size in rows) != left:
         raise Damaged("its payload is damaged")
     return rows
+
+
+def _parse_row(
+    name: str, kind_name: str, shape: tuple[int, ...]
+) -> tuple[str, mx.Dtype, tuple[int, ...], int]:
+    kind = _kinds()[kind_name]
+    if min(shape, default=0) < 1:
+        raise ValueError(shape)
+    return name, kind, shape, math.prod(shape) * kind.size
 
 
 def _parse_facts(text: bytearray) -> Facts:
@@ -212,11 +220,15 @@ def _parse_facts(text: bytearray) -> Facts:
 
 
 def _read(file: BufferedReader, size: int) -> bytearray:
-    """Return the next *size* bytes; a file cut off since it was measured has fewer."""
     content = bytearray(size)
-    if file.readinto(content) != size:
-        raise Damaged("it is cut off")
+    _fill(memoryview(content), file)
     return content
+
+
+def _fill(part: memoryview, file: BufferedReader) -> None:
+    """Read all of *part*; a file cut off since it was measured has less."""
+    if file.readinto(part) != len(part):
+        raise Damaged("it is cut off")
 
 
 def _size(piece: bytes | memoryview) -> int:
