@@ -301,8 +301,8 @@ class Mask:
         # A failed matcher allows the end: a cut answer would pass for a whole one.
         if self._matcher.is_error():
             self._failed()
-            said = _line(self._matcher.get_error())
-            raise EngineError(f"the answer can't be held to its schema: {said}")
+            why = self._matcher.stop_reason()  # its message may quote the answer
+            raise EngineError(f"the answer can't be held to its schema any more: {why}")
         return np.unpackbits(bits, count=self._logits, bitorder="little").view(np.bool_)
 
 

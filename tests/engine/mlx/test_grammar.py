@@ -7,7 +7,6 @@ import random
 import threading
 import time
 
-import llguidance
 import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,6 +35,7 @@ from .grammars import (
     walk,
 )
 
+llguidance = pytest.importorskip("llguidance")
 PERSON = SCHEMAS["person"]
 SLOW = pytest.mark.timeout(300)
 
