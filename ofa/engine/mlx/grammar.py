@@ -301,7 +301,9 @@ class Mask:
         # A failed matcher allows the end: a cut answer would pass for a whole one.
         if self._matcher.is_error():
             self._failed()
-            why = self._matcher.stop_reason()  # its message may quote the answer
+            said = _line(self._matcher.get_error())
+            # Logged as well, so it may not quote the answer.
+            why = self._matcher.stop_reason() if '"' in said else said
             raise EngineError(f"the answer can't be held to its schema any more: {why}")
         return np.unpackbits(bits, count=self._logits, bitorder="little").view(np.bool_)
 

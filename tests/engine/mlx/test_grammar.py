@@ -191,6 +191,7 @@ def test_a_failed_grammar_fails_its_row_alone(models, makers):
     answer(model, maker, [free[1]])
 
     assert isinstance(held.fault, EngineError)
+    assert "too many" in str(held.fault)
     assert held.finish == ""
     assert is_beginning(maker, STRING, held.tokens)
     assert free[0].tokens == free[1].tokens
@@ -368,6 +369,16 @@ def test_the_answer_is_compact_and_in_the_order_of_the_schema(maker):
     after = allowed(mask, spell(maker, '{"'))
     assert {maker.vocabulary.raw(token) for token in after} == {b"z"}
     assert ids["\u2581"] not in allowed(mask, spell(maker, '{"z":"","a":1,'))
+
+
+def test_what_fails_is_told_without_a_word_of_the_answer(maker):
+    """It ends up in a log. Here the batch breaks its word and draws the forbidden."""
+    mask = maker.mask(PERSON)
+
+    with pytest.raises(EngineError, match="held to its schema") as caught:
+        allowed(mask, spell(maker, "secret"))
+
+    assert str(caught.value).endswith(": InternalError")
 
 
 def test_a_prompt_is_not_read(maker):
