@@ -23,6 +23,8 @@ from .snapshot import Snapshot
 # many are worth keeping only of prompts that are quickly read again.
 MAX_ENTRIES = 256
 
+_MOST_TOLD = 20  # reasons, which may hold numbers
+
 # Which longer entries make one of each kind dispensable. Not any for a history: people
 # edit or ask anew from there, and a template may write the past differently from what
 # was generated, so that only the history's end is ever met again.
@@ -337,11 +339,13 @@ class PrefixStore:
             self._nbytes -= entry.nbytes
 
     def _refuse(self, why: str) -> None:
+        """Say *why* once: a model whose caches are unknown would fill the log."""
         with self._lock:
             self._counts["refused"] += 1
-            new = why not in self._told
-            self._told.add(why)
-        if new and len(self._told) < self._most:
+            new = why not in self._told and len(self._told) < _MOST_TOLD
+            if new:
+                self._told.add(why)
+        if new:
             log.info("a prefix is not kept: %s", why)
 
 

@@ -280,7 +280,7 @@ class PrefixDisk:
     def _next_job(self) -> _Job | None:
         """Wait for a job to get due; return None when there will be none."""
         with self._changed:
-            while not self._problem:
+            while True:
                 first = next(iter(self._jobs), None)
                 if first is None and self._closing:
                     return None
@@ -290,7 +290,6 @@ class PrefixDisk:
                     if wait_s <= 0 or self._closing:
                         return self._jobs.pop(first)
                 self._changed.wait(wait_s)
-        return None
 
     def _write(self, job: _Job) -> None:
         snapshot = job.snapshot()

@@ -46,11 +46,6 @@ def pack(ids: Sequence[int]) -> bytes:
     return array("I", ids).tobytes()
 
 
-def unpack(packed: bytes) -> list[int]:
-    """Return the ids that `pack` was given."""
-    return list(array("I", packed))
-
-
 def count(packed: bytes) -> int:
     """Return how many tokens *packed* holds."""
     return len(packed) // _WORD

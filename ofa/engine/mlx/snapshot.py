@@ -134,7 +134,7 @@ class Snapshot:
             # trim() says what it did, which is nothing where it can't.
             if wanted < self.tokens:
                 cache.trim(self.tokens - wanted)
-            if cache.offset != wanted:
+            if cache.offset != wanted:  # pragma: no cover - a later mlx-lm's might
                 raise ValueError(f"a cache went to {cache.offset}, not to {wanted}")
         return made
 

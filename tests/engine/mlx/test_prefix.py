@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ofa.engine.mlx.prefix import Match, PrefixStore
+from ofa.engine.mlx.snapshot import Snapshot
 
 from .caches import TOKEN, caches, cold, numbers, prompt, read, told, warm
 
@@ -370,6 +371,19 @@ def test_unknown_caches_are_not_kept_and_said_once(caplog):
     assert "ArraysCache" in caplog.text
 
 
+def test_reasons_do_not_fill_the_log(caplog):
+    """With numbers in them no two are alike."""
+    store = PrefixStore(MANY)
+    with caplog.at_level(logging.INFO, "ofa.engine.mlx"):
+        for tokens in range(1, 60):
+            layers = caches(numbers(1, tokens + 1))
+            store.put(numbers(1, tokens), "ann", layers, kind="answer", saved_s=1.0)
+    store.close()  # with nothing to close
+
+    assert store.held().refused == 59
+    assert len(caplog.records) == 20
+
+
 def test_caches_of_other_tokens_are_not_kept():
     """After a step that failed half way caches may be a token ahead."""
     store = PrefixStore(MANY)
@@ -377,6 +391,40 @@ def test_caches_of_other_tokens_are_not_kept():
 
     assert not store.put(numbers(1, 10), "ann", layers, kind="answer", saved_s=1.0)
     assert store.held().nbytes == 0
+
+
+def test_what_turns_out_useless_is_dropped_for_the_next_best(caplog):
+    """A defect of ours must cost a request no more than some reading."""
+    store, ids = PrefixStore(MANY), numbers(1, 200)
+    put(store, ids[:50], window=32, kind="history")
+    put(store, ids[:100], window=32)
+    longest = next(e for e in vars(store)["_entries"] if len(e.packed) == 400)
+    longest.snapshot = Snapshot.of(caches(ids[:90]))
+
+    assert store.take(ids, "ann").tokens == 50
+    assert store.held().entries == 1
+    assert caplog.text.count("a kept prefix can't be used") == 1
+
+
+def test_what_is_evicted_meanwhile_is_dropped_once():
+    """Another thread lowers the limit just when an entry turns out useless."""
+    store, ids = PrefixStore(MANY), numbers(1, 100)
+    put(store, ids)
+
+    class Leaving:
+        """A snapshot that another thread evicts while it is restored."""
+
+        trimmable, nbytes = True, 100 * TOKEN
+
+        def restore(self, tokens):
+            """Do what the other thread does, and fail."""
+            store.limit_bytes = 0
+            raise ValueError("no more")
+
+    next(iter(vars(store)["_entries"])).snapshot = Leaving()
+
+    assert store.take(ids, "ann") is None
+    assert store.held().entries == store.held().nbytes == 0
 
 
 def test_a_failure_to_take_memory_leaves_no_entry():

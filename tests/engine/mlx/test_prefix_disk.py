@@ -11,7 +11,9 @@ import resource
 import stat
 import struct
 import time
+import zlib
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -249,6 +251,15 @@ def test_what_left_memory_later_is_on_disk(folder):
         assert store.held().nbytes <= memory
 
 
+def test_what_memory_can_not_hold_is_read_each_time(written):
+    """A large request in flight leaves no room to keep: the disk still serves."""
+    with opened(written.parent, memory=100) as store:
+        for times in (1, 2):
+            assert store.take([*LONG, 7], "ann").tokens == 300
+            assert store.held().disk.loaded == times
+        assert store.held().nbytes == 0
+
+
 def test_nothing_is_taken_after_the_end(folder):
     """Closing twice is no error; what comes later is not kept on disk."""
     disk = PrefixDisk(folder, MANY, "model 1")
@@ -429,18 +440,27 @@ def test_every_byte_counts(written):
         assert not written.exists()
 
 
-def reseal(path, change):
-    """Let *change* have the facts of a file, and make its checksums right again."""
-    import zlib
+def keep(facts):
+    """Change nothing."""
+    return facts
 
+
+def reseal(path, change_facts=keep, change_payload=keep):
+    """Change what a file says of itself, and make its checksums right again."""
     whole = path.read_bytes()
-    magic, version, length, tokens, _, rest = struct.unpack("<8sIIIII", whole[:28])
+    magic, version, length, tokens, *_ = struct.unpack("<8sIIIII", whole[:28])
     facts = json.loads(whole[28 : 28 + length])
-    packed = whole[28 + length : 28 + length + 4 * tokens]
-    payload = whole[28 + length + 4 * tokens :]
-    text = json.dumps(change(facts)).encode()
+    at = 28 + length + 4 * tokens
+    packed, payload = whole[at - 4 * tokens : at], whole[at:]
+    inner = struct.unpack("<Q", payload[:8])[0]
+    rows = change_payload(json.loads(payload[8 : 8 + inner]))
+    told = rows if isinstance(rows, bytes) else json.dumps(rows).encode()
+    payload = struct.pack("<Q", len(told)) + told + payload[8 + inner :]
+    facts = change_facts(facts | {"payload_bytes": len(payload)})
+    text = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
     head = zlib.crc32(packed, zlib.crc32(text))
-    start = struct.pack("<8sIIIII", magic, version, len(text), tokens, head, rest)
+    sums = (head, zlib.crc32(payload))
+    start = struct.pack("<8sIIIII", magic, version, len(text), tokens, *sums)
     path.write_bytes(start + text + packed + payload)
 
 
@@ -460,17 +480,43 @@ FORGED = {
     "more payload": lambda facts: facts | {"payload_bytes": 10**12},
     "no payload": lambda facts: facts | {"payload_bytes": 0},
     "a list": lambda facts: [facts],
+    "no json": lambda facts: b"{",
+    "a pit": lambda facts: b"[" * 100_000,
     "nested": lambda facts: facts | {"meta": {"windows": [[0], [32]], "tokens": 300}},
 }
 
 
-@pytest.mark.parametrize("what", list(FORGED))
-def test_facts_that_are_wrong_are_a_miss(written, what):
+FORGED_PAYLOAD = {
+    "an unknown kind": lambda rows: (
+        rows | {"0.keys": rows["0.keys"] | {"dtype": "I32"}}
+    ),
+    "of no width": lambda rows: rows | {"0.keys": rows["0.keys"] | {"shape": [0]}},
+    "of no shape": lambda rows: rows | {"0.keys": rows["0.keys"] | {"shape": []}},
+    "endless": lambda rows: rows | {"0.keys": rows["0.keys"] | {"shape": [2**62] * 4}},
+    "one less": lambda rows: {k: v for k, v in rows.items() if k != "0.keys"},
+    "another name": lambda rows: {k.replace("0", "7"): v for k, v in rows.items()},
+    "nothing": lambda rows: {},
+    "a list": lambda rows: [rows],
+    "rows of text": lambda rows: dict.fromkeys(rows, "text"),
+    "no json": lambda rows: b"{",
+    "a pit": lambda rows: b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [
+        *(("facts", what) for what in FORGED),
+        *(("payload", what) for what in FORGED_PAYLOAD),
+    ],
+)
+def test_facts_that_are_wrong_are_a_miss(written, part, what):
     """Whole, with the right checksums, and still not what belongs there."""
-    reseal(written, lambda facts: facts)
+    forge = {"facts": FORGED, "payload": FORGED_PAYLOAD}[part][what]
+    reseal(written)
     with opened(written.parent) as store:
         assert store.take([*LONG, 7], "ann").tokens == 300
-    reseal(written, FORGED[what])
+    reseal(written, **{f"change_{part}": forge})
 
     with opened(written.parent) as store:
         assert store.take([*LONG, 7], "ann") is None
@@ -573,6 +619,22 @@ def test_a_read_only_folder_turns_the_tier_off(written, caplog):
         assert store.take(numbers(2, 301), "ann").tokens == 300
     finally:
         written.parent.chmod(0o700)
+    assert len(warnings(caplog)) == 1
+
+
+def test_anothers_folder_is_not_used(tmp_path, caplog):
+    """Who made it could read and replace what is in it."""
+    if os.geteuid() == 0:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 65534, 65534)
+    else:
+        theirs = Path("/")
+
+    with opened(theirs) as store:
+        put(store)
+
+    assert "belongs to uid" in store.held().disk.problem
     assert len(warnings(caplog)) == 1
 
 
