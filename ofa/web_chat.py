@@ -143,11 +143,12 @@ class Watched:
         clock, limit_s = self._rules.clock, self._rules.keep_alive_s
         last_s = clock()
         for event in self._reply:
-            if isinstance(event, Waiting):
-                if self._gone():
-                    raise Cancelled("the client hung up")
-                if clock() - last_s < limit_s:
-                    continue
+            # Not in a silence only: of a whole answer nothing is written that could
+            # fail, and one that is written without a pause has no silence.
+            if self._gone():
+                raise Cancelled("the client hung up")
+            if isinstance(event, Waiting) and clock() - last_s < limit_s:
+                continue
             last_s = clock()
             if isinstance(event, End) and event.last:
                 self._note_end(event)
