@@ -205,9 +205,11 @@ class Model:
 
 def _writer(ready: Ready, prompt: Prompt, chat: Chat, index: int) -> Writer:
     stops = (*chat.sampling.stop, *ready.prompts.family.stop_strings)
+    # What an answer's JSON holds is its own: no marker of thoughts.
+    final = chat.output is not None
     return Writer(
         decoder=ready.vocabulary.decoder(ready.silent),
-        channels=Channels(ready.thinking, thinking=prompt.thinking),
+        channels=Channels(ready.thinking, thinking=prompt.thinking, final=final),
         stops=StopStrings(stops),
         vocabulary=ready.vocabulary,
         index=index,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -69,6 +70,7 @@ class Writer:
         top = tuple(
             Logprob(_text(other), max(value, _NEVER_LOGPROB), other)
             for token, value in sampled.top
+            if value > -math.inf  # ruled out: no alternative
             for other in (self.vocabulary.raw(token),)
         )
         return Logprob(_text(raw), max(logprob, _NEVER_LOGPROB), raw, top)

@@ -209,10 +209,7 @@ class Scheduler:
             faults=self._faults,
         )
         self._resident = (weights, batch)
-        # While the first prompts are read, so that no request waits for it.
-        threading.Thread(
-            target=ready.grammars.prepare, name="ofa-grammars", daemon=True
-        ).start()
+        ready.grammars.prepare()  # holds up all other threads: better now than later
         weights.state, weights.failure = "resident", None
         weights.settled.set()
         log.info(

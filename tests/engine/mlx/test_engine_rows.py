@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from ofa.chat import Chat, Message, Sampling, gather, gather_choices
+from ofa.chat import Chat, Message, Output, Sampling, gather, gather_choices
 from ofa.engine.mlx import lm
 from ofa.engine.mlx.engine import MlxEngine, Named, Settings
 from ofa.engine.mlx.memory import GiB, KvShape, Room, make_room
@@ -95,6 +96,59 @@ def test_what_the_engine_cannot_do_is_refused(engine):
         engine.reply(chat("Hi", choices=9))
     with pytest.raises(BadRequest, match="at most 20"):
         engine.reply(chat("Hi", logprobs=21))
+
+
+# -- schemas ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gemma4"])
+def test_an_answer_holds_to_its_schema_beside_free_ones(name, engines):
+    """Valid JSON for the one, and for the others what they say alone."""
+    engine = engines[name]
+    word = {"type": "string", "maxLength": 6}
+    schema = {
+        "type": "object",
+        "properties": {"a": word, "n": {"type": "boolean"}},
+        "required": ["a", "n"],
+        "additionalProperties": False,
+    }
+    hot = Sampling(temperature=1.0, seed=1, max_tokens=80)
+    free = [gather(engine.reply(chat(text))) for text in ("Hi", "the quick file")]
+    chats = [
+        chat("Hi"),
+        chat("a?", hot, output=Output("json_schema", schema)),
+        chat("the quick file"),
+    ]
+
+    with ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda one: gather(engine.reply(one)), chats))
+
+    assert [said[0].text, said[2].text] == [answer.text for answer in free]
+    assert said[1].end.reason == "stop"
+    assert set(json.loads(said[1].text)) == {"a", "n"}
+
+
+def test_json_may_spell_a_models_own_markers(engines):
+    """What a schema fixes comes out as it stands, also where it looks like thoughts."""
+    wanted = "<|channel>x<channel|>"
+    output = Output("json_schema", {"const": wanted})
+    roomy = replace(GREEDY, max_tokens=80)
+
+    answer = gather(engines["gemma4"].reply(chat("Hi", roomy, output=output)))
+
+    assert json.loads(answer.text) == wanted
+    assert answer.thought == ""
+
+
+def test_a_schema_cut_by_a_limit_says_so(engine):
+    """The reason is the length; nothing is passed off as a whole object."""
+    schema = {"type": "array", "items": {"const": "abc"}, "minItems": 50}
+    output = Output("json_schema", schema)
+
+    answer = gather(engine.reply(chat("Hi", output=output)))
+
+    assert answer.end.reason == "length"
+    assert answer.text.startswith('["')
 
 
 # -- turns -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 
+import llguidance
 import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,7 +36,6 @@ from .grammars import (
     walk,
 )
 
-llguidance = pytest.importorskip("llguidance")
 PERSON = SCHEMAS["person"]
 SLOW = pytest.mark.timeout(300)
 
