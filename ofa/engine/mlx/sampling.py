@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # What an unsaid value means: close to the documents, as answers here should be.
 DEFAULTS = Sampling(temperature=0.2, top_p=0.95)
 _COLDEST = 1e-3  # below it a temperature is greedy anyway, and 1/t overflows
+# As much a repetition penalty may be, or 1 through it: more decides no other token, and
+# logits that overflow become no number at all.
+_STRONGEST = 1e3
 
 Step = Callable[..., "mx.array"]
 
@@ -211,6 +214,7 @@ def _repetition(penalty: float, size: int) -> Step | None:
     """Weaken what stands in the prompt or the answer, as transformers does."""
     if penalty == 1.0:
         return None
+    penalty = min(max(penalty, 1 / _STRONGEST), _STRONGEST)
     import mlx.core as mx
 
     def weaken(context: mx.array, logits: mx.array) -> mx.array:

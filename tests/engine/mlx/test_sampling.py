@@ -116,6 +116,20 @@ def test_penalties_and_biases(sampling, expected):
     assert processed(sampling, (0, 1), (2, 2, 3)) == expected
 
 
+@pytest.mark.parametrize("penalty", [5e-324, 1e-40, 1e-3, 1e3, 1e308])
+@pytest.mark.parametrize("kind", [mx.float32, mx.bfloat16, mx.float16])
+def test_no_penalty_makes_logits_that_are_no_numbers(penalty, kind):
+    """However strong it is, what is drawn from is finite, in each numeric type."""
+    sampling = Sampling(repetition_penalty=penalty)
+    (step,) = make_processors(sampling, prompt=2, size=SIZE)
+    logits = mx.array([(30.0, -30.0, 0.0, 5.0, -5.0)]).astype(kind)
+
+    found = step(mx.array([0, 1, 2, 3]), logits)
+
+    assert found.dtype == kind
+    assert mx.isfinite(found).all()
+
+
 def test_penalties_before_the_first_token():
     """With nothing generated there is nothing to penalise."""
     sampling = Sampling(presence_penalty=2.0, frequency_penalty=2.0)
