@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := set(args.rows) - set(_names()):
         parser.error(f"no such row: {', '.join(sorted(unknown))} (--list names them)")
     chosen = [row for row in ROWS if row.name in (args.rows or _names())]
+    # A job's end is no reason to leave servers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="ofa-bench-"))
     run = Run(folder, args.model, args.quick, tuple(args.python))
     try:
