@@ -44,7 +44,7 @@ def packaged_folder() -> Path:
 
 class Prompts:
     """
-    The system prompts of all modes, read afresh for each request.
+    The system prompts of all modes; a changed file counts from the next request on.
 
     *values* are the placeholders by name (``SITE_NAME`` …); *remembered* returns
     the text of a file in the state folder, or "" where there is none; *protected* are
@@ -63,6 +63,7 @@ class Prompts:
         self._values = dict(values)
         self._remembered = remembered
         self._protected = tuple(protected)
+        self._rendered: dict[tuple[str, bool], tuple[object, str]] = {}
 
     def check(self, mode: Mode) -> None:
         """Raise `ConfigError` naming the file unless *mode* can be rendered."""
@@ -77,16 +78,23 @@ class Prompts:
         directive on tool calls stands first: Gemma follows the form it sees in
         examples, and either measure alone was not enough upstream.
         """
-        parts = [self._file(mode.prompt), self._file("common.txt")]
+        names = (mode.prompt, "common.txt", *(["openai_tools.txt"] if tools else []))
+        memories = [self._remembered(row[0]) for row in _MEMORIES]
+        state = ([_stamp(self._folder / name) for name in names], memories)
+        known = self._rendered.get((mode.prompt, tools))
+        if known is not None and known[0] == state:
+            return known[1]
+        files = [self._file(name) for name in names]
         if tools:
-            parts = [self._file("openai_tools.txt")] + [
-                _FENCE_TOOLS.sub("", part) for part in parts
-            ]
+            parts = [files[-1], *(_FENCE_TOOLS.sub("", part) for part in files[:-1])]
         else:
-            parts = [_without_markers(part) for part in parts]
+            parts = [_without_markers(part) for part in files]
         parts.append(self._protection())
-        parts += [self._memory(*row) for row in _MEMORIES]
-        return "\n\n".join(text for part in parts if (text := part.strip()))
+        for row, text in zip(_MEMORIES, memories, strict=True):
+            parts.append(_memory(text, *row[1:]))
+        whole = "\n\n".join(text for part in parts if (text := part.strip()))
+        self._rendered[mode.prompt, tools] = (state, whole)
+        return whole
 
     def _file(self, name: str) -> str:
         path = self._folder / name
@@ -114,14 +122,24 @@ class Prompts:
         roots = ", ".join(self._protected)
         return f"Never suggest a command that changes anything below {roots}."
 
-    def _memory(self, name: str, kind: str, heading: str) -> str:
-        """Return a memory file fenced as what it is: notes, written by others."""
-        data = self._remembered(name).encode("utf-8")[-MEMORY_LIMIT_BYTES:]
-        text = data.decode("utf-8", errors="ignore").strip()
-        if not text:
-            return ""
-        text = text.replace(f"[end of {kind}]", f"(end of {kind})")
-        return f"[{kind}]\n{heading}:\n{text}\n[end of {kind}]"
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when the file at *path* does; nothing where there is none."""
+    try:
+        facts = path.stat()
+    except OSError:  # reading it says more
+        return ()
+    return (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+
+
+def _memory(text: str, kind: str, heading: str) -> str:
+    """Return a memory file's *text* fenced as what it is: notes, written by others."""
+    data = text.encode("utf-8")[-MEMORY_LIMIT_BYTES:]
+    text = data.decode("utf-8", errors="ignore").strip()
+    if not text:
+        return ""
+    text = text.replace(f"[end of {kind}]", f"(end of {kind})")
+    return f"[{kind}]\n{heading}:\n{text}\n[end of {kind}]"
 
 
 def _without_markers(text: str) -> str:

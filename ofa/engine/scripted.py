@@ -24,6 +24,7 @@ import json
 import re
 import threading
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,7 @@ _KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end", "die", "ha
 
 
 class ScriptedEngine:
-    """Play *answers* in turn; `asked` keeps every chat it was given."""
+    """Play *answers* in turn; `asked` keeps the last chats it was given."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ScriptedEngine:
             logprobs=20,
             description="scripted engine: no model",
         )
-        self.asked: list[Chat] = []
+        self.asked: deque[Chat] = deque(maxlen=100)  # the last of them
         self.closed_replies = 0
         self.call_numbers = itertools.count(1)
         self._lock = threading.Lock()

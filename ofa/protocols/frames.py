@@ -15,13 +15,16 @@ import re
 _UNSAFE = re.compile("[\x85\u2028\u2029\ud800-\udfff]")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def encode(value: object) -> str:
     """
     Return *value* as one line of compact JSON that any line splitter leaves whole.
 
     Raises `ValueError` for NaN and infinities, which JSON doesn't have.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _ENCODER.encode(value)
     return text if text.isascii() else _UNSAFE.sub(_escaped, text)
 
 

@@ -122,7 +122,7 @@ def test_who_wants_json_gets_the_script():
     chat = replace(CHAT, output=Output("json_schema", {"type": "object"}))
 
     assert gather(engine.reply(chat)).text == '{"a": 1}'
-    assert engine.asked == [chat]
+    assert list(engine.asked) == [chat]
 
 
 @pytest.mark.parametrize(
