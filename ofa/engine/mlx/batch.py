@@ -35,7 +35,7 @@ class _Running:
         self.kept = row.cached  # up to where a copy is in the store
         self.reading = True
         self.decoding = False
-        self.marks = deque(mark for mark in row.marks if mark[0] > row.cached)
+        self.marks = deque(row.marks_left)
         self._traps = traps
 
     @property
@@ -259,7 +259,8 @@ class Batch:
         """Take rows out; what was read of their prompts is not lost."""
         for uid in uids:
             run = self._running.pop(uid)
-            if run.reading and run.read - run.kept >= LEAST_CHUNK // 4:
+            new = run.read - run.kept
+            if run.reading and not run.row.priority and new >= LEAST_CHUNK // 4:
                 caches = self._generator.remove([uid], return_prompt_caches=True)
                 self._keep(run.row.ids[: run.read], run.row, caches[uid][0], "prompt")
             else:
@@ -286,10 +287,9 @@ class Batch:
         if run is None or not run.marks or run.marks[0][0] != run.read:
             return
         at, kind = run.marks.popleft()
-        if not run.row.priority:
-            caches = self._generator.extract_cache([uid])
-            self._keep(run.row.ids[:at], run.row, caches[uid][0], kind)
-            run.kept = at
+        caches = self._generator.extract_cache([uid])
+        self._keep(run.row.ids[:at], run.row, caches[uid][0], kind)
+        run.kept = at
         if run.row.warm and not run.marks:
             self._drop([uid])
 
@@ -337,6 +337,6 @@ class Batch:
 
 def _segments(row: Row) -> list[list[int]]:
     """Return what is left of *row* to read, cut at its marks."""
-    cuts = [at for at, _ in row.marks if row.cached < at < len(row.ids)]
+    cuts = [at for at, _ in row.marks_left]
     edges = [row.cached, *cuts, len(row.ids)]
     return [list(row.ids[a:b]) for a, b in zip(edges, edges[1:], strict=False)]

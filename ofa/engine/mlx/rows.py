@@ -88,6 +88,19 @@ class Row:
         return self.over or self.mailbox.cancelled
 
     @property
+    def marks_left(self) -> tuple[tuple[int, Kind], ...]:
+        """The marks behind what is cached: but for the last none just behind it, as
+        each costs a pass over the weights, which a few tokens save no more."""
+        if self.priority:  # an editor's side request: it is asked but once
+            return ()
+        near = self.cached + _LEAST_BETWEEN
+        return tuple(
+            mark
+            for mark in self.marks
+            if mark[0] > self.cached and (mark[0] >= near or mark is self.marks[-1])
+        )
+
+    @property
     def length(self) -> int:
         """The most tokens it can have, prompt and answer."""
         return len(self.ids) + self.max_tokens
