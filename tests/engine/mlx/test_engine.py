@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ofa.chat import Chat, End, Image, Message, Sampling, Text, Usage, gather
+from ofa.engine.base import Status
 from ofa.engine.mlx import lm
 from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.engine.mlx.speed import chunk_size
@@ -564,3 +565,35 @@ def test_chunks_follow_the_speed():
     assert [chunk_size(per_s) for per_s in (0, 90, 150, 300, 5000, 1e6)] == [
         128, 128, 128, 256, 2048, 2048
     ]  # fmt: skip
+
+
+def test_E6_a_step_that_does_not_come_back_is_told(folders):
+    """The status says that only a new process helps; loading is no stall."""
+    go_on, stuck = threading.Event(), threading.Event()
+
+    def act(tokens):
+        if watching.is_set():
+            stuck.set()
+            go_on.wait(20)
+
+    watching = threading.Event()
+    engine = odd_engine(folders["gemma3"], act, stall_s=0.1)
+    reader = threading.Thread(target=lambda: asked(engine, "Hi"), daemon=True)
+    try:
+        engine.wait(60)
+        assert not engine.status().broken
+        watching.set()
+        reader.start()
+        assert stuck.wait(10)
+        until = time.monotonic() + 5
+        while not engine.status().broken and time.monotonic() < until:
+            time.sleep(0.01)
+        assert engine.status() == Status(
+            False, "a step of the engine has not come back for 0.1 s", broken=True
+        )
+    finally:
+        watching.clear()
+        go_on.set()
+        reader.join(10)
+        assert engine.status().ready
+        engine.close()
