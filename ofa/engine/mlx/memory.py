@@ -4,8 +4,9 @@ How much memory the caches of running answers may take, and what fits into it.
 Out of memory is no exception on Metal and on a CPU: the process is gone. So what an
 answer will need is counted before it starts. A batch pads: in layers that see the
 whole context each row takes as much as the longest (measured: 7.9 times the sum of one
-long row and seven short ones). Layers with a sliding window hold at most the window,
-and while a prompt is read a chunk more.
+long row and seven short ones), and up to 256 tokens more that are not written yet.
+Layers with a sliding window hold at most the window, and while a prompt is read a chunk
+more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GiB = 1 << 30
-_STEP = 256  # mlx-lm's caches grow by so many tokens at a time
+_STEP = 256  # mlx-lm's caches grow by so many tokens, from wherever a prompt ended
 WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
 _SMALL_CHUNK = 512
 _SHARE = 0.8  # of what is free: other programs, and buffers of our own, need some too
@@ -38,7 +39,7 @@ class KvShape:
         """
         if not lengths:
             return 0
-        longest = -(-max(lengths) // _STEP) * _STEP
+        longest = max(lengths) + _STEP
         whole = len(lengths) * longest * self.per_token
         windows = sum(
             (len(lengths) * min(longest, tokens) + min(longest, chunk)) * size

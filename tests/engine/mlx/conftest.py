@@ -22,6 +22,20 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def smaller(tmp_path_factory):
+    """Half as much of each, for tests that ask a great deal."""
+    root = tmp_path_factory.mktemp("smaller")
+    kinds = {
+        "gemma3": (tiny.SMALLER_3, tiny.GEMMA_3),
+        "gemma4": (tiny.SMALLER_4, tiny.GEMMA_4),
+    }
+    return {
+        name: tiny.save_model(root / name, config, tiny.spm_plan(control))
+        for name, (config, control) in kinds.items()
+    }
+
+
+@pytest.fixture(scope="session")
 def models(folders, tmp_path_factory):
     """The tiny models on the tests' own thread, and a Llama, which has no windows."""
     import mlx_lm

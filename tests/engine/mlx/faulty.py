@@ -182,18 +182,19 @@ class FaultyGrammars:
         return mask
 
 
-def faulty_engine(folder, fault, *, disk=None, act=lambda tokens: None, **settings):
+def faulty_engine(folder, fault, *, disk=None, **settings):
     """
     Return an engine on the model in *folder* whose parts fail as *fault* says.
 
-    The model fails at the places "step" and "prefill"; *act* gets each step's tokens
-    before that. *disk* is the folder of a disk tier.
+    The model fails at the places "prefill", "step" and "joint step", which is one of
+    several rows. *disk* is the folder of a disk tier.
     """
     built = threading.Event()
 
     def watch(tokens):
-        act(tokens)
-        fault.at_place("step" if tokens.shape[1] == 1 else "prefill")
+        rows, width = tokens.shape
+        steps = ("step", "joint step") if rows > 1 else ("step",)
+        fault.at_place(*(("prefill",) if width > 1 else steps))
 
     def load():
         built.wait(10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ofa.engine.mlx import lm
 from ofa.engine.mlx.engine import MlxEngine, Settings
 
@@ -36,3 +38,18 @@ def odd_engine(folder, act, **more):
         )
 
     return MlxEngine(folder, Settings(**more), load=load)
+
+
+def bytes_over(ready, batch):
+    """Return by how many bytes live caches are over what was counted for the rows of
+    *batch*, kept ones over theirs, or all over all there is; called within a step."""
+    shape = replace(ready.room.shape, scratch_per_pair=0)
+    lengths = [run.row.length for run in batch._running.values()]
+    live = batch._generator.prompt_cache_nbytes
+    held = ready.store.held()
+    return max(
+        live - shape.batch_bytes(lengths, ready.room.chunk),
+        held.nbytes - held.limit_bytes,
+        held.nbytes + ready.room.shape.batch_bytes(lengths, ready.room.chunk)
+        - ready.room.total,
+    )  # fmt: skip

@@ -20,9 +20,9 @@ from ofa.errors import NotReady, OfaError, OutOfMemory, ShuttingDown
 
 from .faulty import KINDS, OUT_OF_MEMORY, SECRET, Fault, faulty_engine
 
-PLACES = ("step", "prefill", "store", "disk", "detokenizer", "mask")
+PLACES = ("joint step", "prefill", "store", "disk", "detokenizer", "mask")
 # Where the answer itself is made; elsewhere it has to come out right all the same.
-FATAL = ("step", "prefill", "detokenizer", "mask")
+FATAL = ("joint step", "prefill", "detokenizer", "mask")
 TURNS = {"prefill": 2}  # which call of a request's fails; of others the third at last
 TOLD_S = 2.0
 SYSTEM = Message("system", "the answer " * 12)
@@ -85,15 +85,15 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(folders, tmp_path_factory):
+def bench(smaller, tmp_path_factory):
     """Return one bench for all the points: what one leaves behind meets the next.
 
     The right texts are those of a whole engine that keeps nothing.
     """
     fault = Fault()
     disk = tmp_path_factory.mktemp("prefixes")
-    engine = faulty_engine(folders["gemma3"], fault, disk=disk, rows=4, prefill_step=32)
-    cold = MlxEngine(folders["gemma3"], Settings(prefix_memory_gib=0))
+    engine = faulty_engine(smaller["gemma3"], fault, disk=disk, rows=4, prefill_step=32)
+    cold = MlxEngine(smaller["gemma3"], Settings(prefix_memory_gib=0))
     queued = Queued(engine, running=4)
     assert engine.wait(60).ready
     cold.wait(60)
@@ -132,14 +132,14 @@ def test_E3_a_fault_ends_its_own_answer_and_no_other(bench, place, kind):
     else:
         assert heard.error is None
         assert heard.text == expected[0]
-    if place in ("step", "prefill"):
+    if place in ("joint step", "prefill"):
         assert isinstance(other.error, OfaError)
         assert other.at_s - at_s < TOLD_S
         assert expected[1].startswith(other.text)
     else:
         assert other.error is None
         assert other.text == expected[1]
-    if kind in OUT_OF_MEMORY and place in ("step", "prefill", "mask"):
+    if kind in OUT_OF_MEMORY and place in ("joint step", "prefill", "mask"):
         assert isinstance(heard.error, OutOfMemory)
         assert (heard.error.status, heard.error.code) == (503, "engine_oom")
     # The same again: nothing of what was cut short may have been kept wrong.
@@ -148,11 +148,11 @@ def test_E3_a_fault_ends_its_own_answer_and_no_other(bench, place, kind):
 
 
 @pytest.fixture
-def own(folders, tmp_path):
+def own(smaller, tmp_path):
     """Return a fault and an engine that a test may break for good."""
     fault = Fault()
     disk = tmp_path / "prefixes"
-    engine = faulty_engine(folders["gemma3"], fault, disk=disk, rows=2, unload_s=0)
+    engine = faulty_engine(smaller["gemma3"], fault, disk=disk, rows=2, unload_s=0)
     assert engine.wait(60).ready
     yield fault, engine
     fault.disarm()
@@ -273,10 +273,10 @@ def test_a_thread_that_ends_leaves_nobody_waiting(own):
 
 
 @pytest.mark.parametrize("kind", ["disk_full", "memory", "exit"])
-def test_a_model_that_was_here_is_tried_again(folders, kind):
+def test_a_model_that_was_here_is_tried_again(smaller, kind):
     """A file server's bad minute, after an idle one, ends a request and no server."""
     fault = Fault()
-    engine = faulty_engine(folders["gemma3"], fault, unload_s=0.1)
+    engine = faulty_engine(smaller["gemma3"], fault, unload_s=0.1)
     try:
         assert engine.wait(60).ready
         asked = chat(question(), 4)

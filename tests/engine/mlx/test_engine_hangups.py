@@ -77,9 +77,9 @@ class Slow:
 
 
 @pytest.fixture
-def slow(folders):
+def slow(smaller):
     """Yield a slow server."""
-    made = Slow(folders["gemma3"])
+    made = Slow(smaller["gemma3"])
     yield made
     made.close()
 

@@ -214,9 +214,9 @@ def test_a_batch_takes_what_its_longest_row_does():
     shape = KvShape(per_token=10, windows=((32, 3),), scratch_per_pair=1)
 
     assert shape.batch_bytes([]) == 0
-    assert shape.batch_bytes([100]) == 256 * 10 + 32 * 3
-    assert shape.batch_bytes([20, 300]) == 2 * 512 * 10 + 2 * 32 * 3
-    assert shape.batch_bytes([256], 64) == 2560 + (32 + 64) * 3 + 64 * 256
+    assert shape.batch_bytes([100]) == 356 * 10 + 32 * 3
+    assert shape.batch_bytes([20, 300]) == 2 * 556 * 10 + 2 * 32 * 3
+    assert shape.batch_bytes([256], 64) == 5120 + (32 + 64) * 3 + 64 * 512
     longest = shape.longest(10**6, 64)
     assert shape.batch_bytes([longest], 64) <= 10**6
     assert shape.batch_bytes([longest + 256], 64) > 10**6
@@ -251,7 +251,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_arithmetic(folders):
     settings = Settings(context_tokens=1024, memory_gib=0.00025)
     engine = MlxEngine(folders["gemma3"], settings)
     try:
-        with pytest.raises(ConfigError, match="context of 1024 tokens needs 0.00 GiB"):
+        with pytest.raises(ConfigError, match="context of 1024 tokens needs 0.01 GiB"):
             engine.wait(60)
         assert engine.status().final
     finally:
@@ -260,7 +260,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_arithmetic(folders):
 
 def test_a_context_nobody_asked_for_shrinks_to_what_fits(folders):
     """The model's own is a wish; what is told to clients is what there is room for."""
-    engine = MlxEngine(folders["gemma3"], Settings(memory_gib=0.0012))
+    engine = MlxEngine(folders["gemma3"], Settings(memory_gib=0.0024))
     try:
         engine.wait(60)
         assert engine.limits().context_tokens == 256
@@ -273,7 +273,9 @@ def test_rows_wait_for_room(folders, engine):
     """Where three do not fit side by side the third is answered after another."""
     widths = []
     shape, chunk = engine.ready.room.shape, engine.ready.room.chunk
-    two, three = (shape.batch_bytes([512] * rows, chunk) for rows in (2, 3))
+    texts = [f"{n} " + "file " * 30 for n in range(3)]
+    prompt = len(engine.ready.prompts.render([Message("user", texts[0])]).ids)
+    two, three = (shape.batch_bytes([prompt + 400] * rows, chunk) for rows in (2, 3))
     engine = odd_engine(
         folders["gemma3"],
         lambda tokens: widths.append(tokens.shape[0]),
@@ -286,7 +288,6 @@ def test_rows_wait_for_room(folders, engine):
         del widths[:]
         big = replace(GREEDY, max_tokens=400)
         with ThreadPoolExecutor(3) as pool:
-            texts = [f"{n} " + "file " * 30 for n in range(3)]
             answers = list(
                 pool.map(lambda text: gather(engine.reply(chat(text, big))), texts)
             )

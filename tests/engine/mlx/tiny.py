@@ -218,6 +218,9 @@ GEMMA_4_MODEL = {
     "max_position_embeddings": 1024,
     "eos_token_id": [1],
 }
+# Half of each, for tests that ask thousands of questions.
+SMALLER_3 = {**GEMMA_3_MODEL, "num_hidden_layers": 2, "num_attention_heads": 1}
+SMALLER_4 = {**GEMMA_4_MODEL, "num_hidden_layers": 4, "sliding_window_pattern": 2}
 # Attends to all tokens in every layer, so that its caches can be cut back.
 LLAMA_MODEL = {
     "model_type": "llama",
@@ -241,7 +244,8 @@ def save_model(folder: Path, config: dict, plan: dict, *, seed: int = 7) -> Path
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    save_tokenizer(folder, plan, template=STRICT if config is GEMMA_3_MODEL else None)
+    is_strict = config["model_type"] == "gemma3_text"  # Gemma 4 has ours if it has none
+    save_tokenizer(folder, plan, template=STRICT if is_strict else None)
     size = 1 + max(plan["model"]["vocab"].values())
     config = {**config, "vocab_size": size, "vocab_size_per_layer_input": size}
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
