@@ -72,7 +72,7 @@ class ScriptedEngine:
             logprobs=20,
             description="scripted engine: no model",
         )
-        self.asked: deque[Chat] = deque(maxlen=100)  # the last of them
+        self.asked: deque[Chat] = deque(maxlen=2048)  # the last of them
         self.closed_replies = 0
         self.call_numbers = itertools.count(1)
         self._lock = threading.Lock()
