@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # A request never waits for what is read ahead: only for the chunk under way.
 _WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
+# Of answers to be read ahead: nothing is, as long as requests come, and whoever got one
+# so many answers ago has asked on by then or gone.
+_MOST_WARM = 16
 
 _FAILED = "the engine failed in this answer; send it again"
 
@@ -99,6 +102,7 @@ class Batch:
         """Put *row* in line."""
         if row.warm:
             self._warm.append(row)
+            self._forget_oldest()
         else:
             self._line.put(row, key=row.owner, priority=row.priority)
 
@@ -168,6 +172,12 @@ class Batch:
             if run.row.warm:
                 self._drop([uid])
                 self._warm.appendleft(run.row)
+
+    def _forget_oldest(self) -> None:
+        """Leave out what has waited longest to be read ahead, if that is too much."""
+        answers = [row for row in self._warm if row.kind == "answer"]
+        for row in answers[:-_MOST_WARM]:
+            self._warm.remove(row)
 
     def _start(self, row: Row) -> None:
         try:

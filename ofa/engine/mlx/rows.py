@@ -101,6 +101,11 @@ class Row:
         )
 
     @property
+    def kind(self) -> Kind | None:
+        """What its last mark is the end of."""
+        return self.marks[-1][1] if self.marks else None
+
+    @property
     def length(self) -> int:
         """The most tokens it can have, prompt and answer."""
         return len(self.ids) + self.max_tokens

@@ -268,9 +268,10 @@ class Scheduler:
         is_here = self._resident is not None and self._resident[0] is weights
         if row is None and (is_here or weights.ready is not None):
             return
-        if row is not None and row.warm and not is_here:
-            return  # no reason to load anything
-        if is_here and row is not None and not self._others_wait(weights):
+        may_join = is_here and not self._others_wait(weights)
+        if row is not None and row.warm and not may_join:
+            return  # no reason to load anything, now or later
+        if may_join and row is not None:
             self._resident[1].admit(row)  # type: ignore[index]  # is_here says so
         else:
             weights.waiting.append((row, time.monotonic()))

@@ -19,13 +19,14 @@ from ofa.engine.mlx.engine import MlxEngine, Named, Settings
 from ofa.engine.mlx.memory import GiB
 from ofa.engine.mlx.prefix import PrefixStore
 from ofa.engine.mlx.ready import prepare
+from ofa.engine.mlx.rows import warm_row
 
 from .odd import Odd, bytes_over
 
 MIB = 1 << 20
 CANARIES = 1000
 CHATS, SETTLED = 500, 150  # different ones, and after how many nothing may grow
-GROWTH = 12 * MIB
+GROWTH = 8 * MIB
 TOTAL, KEPT = 6 * MIB, MIB  # for all caches, and for kept ones of them
 
 
@@ -107,6 +108,32 @@ def test_E14_five_hundred_chats_leave_no_more_than_the_budget(smaller):
         assert grown < GROWTH
         assert held.evicted > CHATS // 2
         assert held.limit_bytes <= KEPT
+    finally:
+        engine.close()
+
+
+def test_what_is_to_be_read_ahead_does_not_pile_up(smaller):
+    """While requests keep coming only the last few answers stay in line for it, and
+    every system text; all that is there is read once nothing else is to do."""
+    engine = MlxEngine(smaller["gemma3"])
+    try:
+        engine.wait(60)
+        batch = engine._scheduler._resident[1]
+        for n in range(4):
+            batch.admit(warm_row([n + 200] * 40, "", "system"))
+        for n in range(300):
+            batch.admit(warm_row([n + 200] * 40, str(n), "answer"))
+
+        kinds = [row.kind for row in batch._warm]
+        newest = [row.owner for row in batch._warm][-1]
+        gather(engine.reply(chat("Hi", Sampling(max_tokens=1))))
+
+        assert (kinds.count("system"), kinds.count("answer")) == (4, 16)
+        assert newest == "299"
+        deadline = time.monotonic() + 20
+        while batch.busy and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert engine.ready.store.match([499] * 41, "299").tokens == 40
     finally:
         engine.close()
 
