@@ -53,6 +53,15 @@ class Weights:
         # Rows, and since when; None stands for one that can't be made before loading.
         self.waiting: deque[tuple[Row | None, float]] = deque()
 
+    def is_wanted(self) -> bool:
+        """Return whether anybody waits for this model, and forget those who left."""
+        while self.waiting:
+            row, _ = self.waiting[0]
+            if row is None or not row.cancelled:
+                return True
+            self.waiting.popleft()
+        return False
+
     def fail_waiting(self, error: OfaError) -> None:
         """End all rows that wait for this model with *error*."""
         while self.waiting:
@@ -173,7 +182,7 @@ class Scheduler:
     def _choose_model(self) -> None:
         """Make the model resident whose rows have waited longest, if it is time."""
         batch = self._resident[1] if self._resident else None
-        waiting = [w for w in self.models.values() if w.waiting]
+        waiting = [w for w in self.models.values() if w.is_wanted()]
         if not waiting or (batch is not None and batch.rows):
             return
         oldest = min(waiting, key=lambda weights: weights.waiting[0][1])

@@ -10,7 +10,10 @@ import pytest
 
 from ofa.answer import Answered
 from ofa.chat import Chat, Message, Sampling, gather
+from ofa.engine.mlx import lm
+from ofa.engine.mlx.engine import MlxEngine, Named
 from ofa.engine.queue import Queued
+from ofa.errors import Cancelled
 
 from ...web_fakes import Site, post, read_until, reset
 from .odd import odd_engine
@@ -91,6 +94,13 @@ def body(text, *, stream):
     return {"model": "ofa-hpc", "messages": [message], "stream": stream, **more}
 
 
+def chat(*, tokens=4, weights=""):
+    """Return a short question, forced to so many letters."""
+    message = Message("user", "the quick file")
+    sampling = Sampling(temperature=0.0, max_tokens=tokens, logit_bias=((230, 100.0),))
+    return Chat("ofa-hpc", (message,), sampling, weights=weights)
+
+
 def leave(connection, how):
     """Hang up, politely or as a killed process does."""
     if how == "RST":
@@ -128,13 +138,40 @@ def test_E9_a_hang_up_leaves_the_engine_idle(slow, phase, how, stream):
 
     chunks = slow.chunks
     slow.fast()
-    question = Chat(
-        "ofa-hpc",
-        (Message("user", "the quick file"),),
-        Sampling(temperature=0.0, max_tokens=4),
-    )
-    assert gather(slow.engine.reply(question)).end.usage.completion_tokens == 4
+    assert gather(slow.engine.reply(chat())).end.usage.completion_tokens == 4
     assert slow.chunks == chunks
+
+
+def test_E8_who_left_before_a_model_came_has_none_loaded(smaller):
+    """When its turn comes and nobody waits for it any more, a model stays away."""
+    loads = []
+
+    def load():
+        loads.append(1)
+        return lm.load(str(smaller["gemma4"]))
+
+    engine = MlxEngine(
+        smaller["gemma3"], others=[Named("four", str(smaller["gemma4"]))]
+    )
+    engine._models["four"].weights.load = load
+    try:
+        engine.wait(60)
+        assert gather(engine.reply(chat(weights="four"))).text
+        running = iter(engine.reply(chat(tokens=400)))
+        next(running)
+        left = engine.reply(chat(weights="four"))
+        reader = threading.Thread(target=lambda: pytest.raises(Cancelled, list, left))
+        reader.start()
+        assert until(lambda: engine._models["four"].weights.waiting)
+        left.close()
+        reader.join(5)
+        running.close()
+
+        assert gather(engine.reply(chat())).text
+        assert until(lambda: not engine._scheduler.running)
+        assert len(loads) == 1
+    finally:
+        engine.close()
 
 
 def until(true, limit_s=5.0):
