@@ -207,6 +207,8 @@ class _Choice:
 
     def _play(self, step: Step) -> Iterator[Event]:
         match step:
+            case {"text": text}:  # first, as most steps are
+                yield self._said(str(text))
             case {"wait_s": seconds}:
                 self._gone.wait(float(seconds))
             case {"fail": message}:
@@ -224,8 +226,6 @@ class _Choice:
                 yield Thought(str(text), self.index)
             case {"echo": what}:
                 yield self._said(_echo(self._chat, what))
-            case {"text": text}:
-                yield self._said(str(text))
 
     def _said(self, text: str) -> Text:
         self.words += len(text.split())

@@ -125,8 +125,7 @@ def marks_of(prompt: Prompt, *, rewinds: bool) -> tuple[tuple[int, Kind], ...]:
     last = min(prompt.stable, len(prompt.ids) - 1)
     wanted: list[tuple[int, Kind]] = [(last, "prompt")]
     if not rewinds:
-        near = max(prompt.system, 0) + _LEAST_BETWEEN, last - _LEAST_BETWEEN
-        if near[0] <= prompt.history <= near[1]:
+        if prompt.system + _LEAST_BETWEEN <= prompt.history < last:
             wanted.insert(0, (prompt.history, "history"))
         if 0 < prompt.system < last:
             wanted.insert(0, (prompt.system, "system"))

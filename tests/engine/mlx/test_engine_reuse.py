@@ -108,6 +108,18 @@ def test_an_edited_question_goes_on_from_the_history(warm, cold):
     assert answer.text == asked(cold, *edited).text
 
 
+def test_a_short_question_can_be_another(warm, cold):
+    """A long history is kept before a short question too: the next one may differ."""
+    messages = [SYSTEM, Message("user", "file " * 60), Message("assistant", "Hi")]
+    asked(warm, *messages, Message("user", "why?"))
+
+    other = [*messages, Message("user", "so?")]
+    answer = asked(warm, *other)
+
+    assert cached(answer) == warm.ready.prompts.render(other).history
+    assert answer.text == asked(cold, *other).text
+
+
 def test_each_step_of_a_tool_loop_goes_on_from_the_one_before(warm, cold):
     """Results are appended; nothing before them is read again."""
     messages = [SYSTEM, Message("user", "which file is quick?")]
