@@ -182,13 +182,16 @@ class Scheduler:
     def _choose_model(self) -> None:
         """Make the model resident whose rows have waited longest, if it is time."""
         batch = self._resident[1] if self._resident else None
-        waiting = [w for w in self.models.values() if w.is_wanted()]
+        waiting = self._wanted()
         if not waiting or (batch is not None and batch.rows):
             return
         oldest = min(waiting, key=lambda weights: weights.waiting[0][1])
         if self._resident is None or self._resident[0] is not oldest:
             self._bring(oldest)
         self._admit_waiting(oldest)
+
+    def _wanted(self) -> list[Weights]:
+        return [weights for weights in self.models.values() if weights.is_wanted()]
 
     def _bring(self, weights: Weights) -> None:
         """Load *weights* in place of what is resident; tell all how it went."""
@@ -261,7 +264,7 @@ class Scheduler:
     def _take_arrivals(self) -> None:
         """Sort in what came; with nothing to do, wait for it."""
         batch = self._resident[1] if self._resident else None
-        idle = not (batch and batch.busy)
+        idle = not (batch and batch.busy) and not self._wanted()
         try:
             while True:
                 wait_s = self._unload_s if idle and batch and self._unload_s else None

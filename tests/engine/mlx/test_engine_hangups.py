@@ -159,6 +159,7 @@ def test_E8_who_left_before_a_model_came_has_none_loaded(smaller):
         assert gather(engine.reply(chat(weights="four"))).text
         running = iter(engine.reply(chat(tokens=400)))
         next(running)
+        assert loads == [1]
         left = engine.reply(chat(weights="four"))
         reader = threading.Thread(target=lambda: pytest.raises(Cancelled, list, left))
         reader.start()
@@ -167,9 +168,9 @@ def test_E8_who_left_before_a_model_came_has_none_loaded(smaller):
         reader.join(5)
         running.close()
 
-        assert gather(engine.reply(chat())).text
-        assert until(lambda: not engine._scheduler.running)
-        assert len(loads) == 1
+        for _ in range(2):  # by the second one it would be there
+            assert gather(engine.reply(chat())).text
+        assert loads == [1]
     finally:
         engine.close()
 

@@ -383,6 +383,34 @@ def test_modes_share_one_thread_with_several_models(folders):
         engine.close()
 
 
+@pytest.mark.parametrize("how", ["ends", "leaves"])
+def test_a_further_model_comes_when_the_first_one_is_done(folders, how):
+    """Who waits for it does not depend on anybody asking something later."""
+    engine = MlxEngine(
+        folders["gemma3"], others=[Named("four", str(folders["gemma4"]))]
+    )
+    try:
+        engine.wait(60)
+        gather(engine.reply(chat("Hi", weights="four")))
+        long = Sampling(temperature=0.0, max_tokens=200, logit_bias=((230, 100.0),))
+        running = iter(engine.reply(chat("Hi", long)))
+        next(running)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(gather, engine.reply(chat("Hi", weights="four")))
+            assert until(lambda: engine._models["four"].weights.waiting)
+            if how == "ends":
+                list(running)
+            else:
+                running.close()
+
+            try:
+                assert other.result(20).end.usage.completion_tokens
+            finally:
+                engine.close()
+    finally:
+        engine.close()
+
+
 def test_a_further_model_that_does_not_load_is_its_own_trouble(folders, tmp_path):
     """Its requests are told; the first model goes on."""
     broken = tmp_path / "broken"
