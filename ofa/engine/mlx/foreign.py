@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 
 from ...errors import EngineError, OutOfMemory
 
@@ -38,5 +39,12 @@ def as_ours(error: BaseException, message: str) -> EngineError:
 
 
 def note(message: str, error: BaseException) -> None:
-    """Log *message*, and where *error* came from."""
+    """Log *message*, and what *error* says."""
     log.error("%s", message, exc_info=error)
+
+
+def note_place(message: str, error: BaseException) -> None:
+    """Log *message*, and where *error* came from, not what it says: where texts are
+    handled that may be a piece of one."""
+    where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+    log.error("%s: %s\n%s", message, type(error).__name__, where)

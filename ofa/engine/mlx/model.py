@@ -12,7 +12,7 @@ from ...errors import BadRequest, ContextLengthExceeded, OfaError
 from ..base import Limits
 from ..text import Channels, StopStrings
 from . import lm
-from .foreign import FOREIGN, note
+from .foreign import FOREIGN, note, note_place
 from .prefix import Match
 from .ready import Ready, Wish
 from .reply import MlxReply, Writer
@@ -196,6 +196,9 @@ class Model:
         try:
             prompt = ready.prompts.render((*chat.messages, *turns))
         except OfaError:
+            return
+        except FOREIGN as error:  # the answer is complete, and right without
+            note_place("an answer could not be read ahead", error)
             return
         ids = prompt.ids[: prompt.history]
         missing = len(ids) - _match(ready, (*ids, 0), chat.caller).tokens

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...chat import End, Event, FinishReason, Logprob, Text, Thought, Usage
 from ..text import Channels, StopStrings
-from .foreign import FOREIGN, as_ours, note
+from .foreign import FOREIGN, as_ours, note_place
 from .rows import Mailbox, Row, Sampled
 from .vocabulary import Decoder, Vocabulary
 
@@ -81,7 +81,7 @@ def _written(writer: Writer, sampled: Sampled) -> list[Text | Thought]:
     try:
         return list(writer.feed(sampled))
     except FOREIGN as error:
-        note("a token could not be turned into text", error)
+        note_place("a token could not be turned into text", error)
         message = "the engine could not write this answer; send it again"
         raise as_ours(error, message) from None
 

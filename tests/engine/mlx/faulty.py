@@ -12,6 +12,7 @@ from ofa.engine.mlx.memory import GiB
 from ofa.engine.mlx.prefix import PrefixStore
 from ofa.engine.mlx.prefix_disk import PrefixDisk
 from ofa.engine.mlx.ready import prepare
+from ofa.engine.mlx.template import Prompts
 
 from .odd import Odd
 
@@ -136,11 +137,16 @@ class FaultyDisk(PrefixDisk):
 
 
 class FaultyWords:
-    """A vocabulary whose decoders may fail; used as a vocabulary otherwise."""
+    """A vocabulary that may fail, and its decoders; used as a vocabulary otherwise."""
 
     def __init__(self, vocabulary, fault):
         self._vocabulary = vocabulary
         self._fault = fault
+
+    def encode_spans(self, text):
+        """Fail, or as ever."""
+        self._fault.at_place("tokenizer")
+        return self._vocabulary.encode_spans(text)
 
     def decoder(self, silent=frozenset()):
         """Return a decoder that fails if it was asked for while that is armed."""
@@ -202,14 +208,16 @@ def faulty_engine(folder, fault, *, disk=None, **settings):
         loaded = lm.load(str(folder))
         weights = engine._first.weights
         if weights.ready is None:
-            weights.ready = with_faults(prepare(loaded, weights.wish))
+            weights.ready = with_faults(prepare(loaded, weights.wish), loaded.tokenizer)
         return replace(loaded, model=Odd(loaded.model, watch))
 
-    def with_faults(ready):
+    def with_faults(ready, tokenizer):
+        words = FaultyWords(ready.vocabulary, fault)
         tier = FaultyDisk(fault, disk, GiB, "tiny", settle_s=0) if disk else None
         return replace(
             ready,
-            vocabulary=FaultyWords(ready.vocabulary, fault),
+            vocabulary=words,
+            prompts=Prompts(tokenizer, words),
             store=FaultyStore(fault, ready.room.kept, tier),
             grammars=FaultyGrammars(fault),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -85,7 +86,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(smaller, tmp_path_factory):
+def one_bench(smaller, tmp_path_factory):
     """Return one bench for all the points: what one leaves behind meets the next.
 
     The right texts are those of a whole engine that keeps nothing.
@@ -103,11 +104,20 @@ def bench(smaller, tmp_path_factory):
     cold.close()
 
 
+@pytest.fixture
+def bench(one_bench):
+    """Return the bench, with nothing broken yet."""
+    yield one_bench
+    one_bench.fault.disarm()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
-def test_E3_a_fault_ends_its_own_answer_and_no_other(bench, place, kind):
+def test_E3_a_fault_ends_its_own_answer_and_no_other(bench, place, kind, caplog):
     """One of 72 points: told within two seconds, neighbours exact, the next one too."""
-    faulty, beside = chat(question(), 12), chat(NEIGHBOUR, 40)
+    ends_all = place in ("joint step", "prefill")
+    # Long enough for the other to be sure to join; cut short where all are ended.
+    faulty, beside = chat(question(), 12), chat(NEIGHBOUR, 200 if ends_all else 40)
     expected = [bench.right(faulty), bench.right(beside)]
     if place == "mask":
         faulty = replace(faulty, output=Output())
@@ -122,17 +132,17 @@ def test_E3_a_fault_ends_its_own_answer_and_no_other(bench, place, kind):
         assert bench.fault.happened.wait(10)
         at_s = time.monotonic()
         heard, other = broken.result(TOLD_S), neighbour.result(20)
-    bench.fault.disarm()
 
     if place in FATAL:
         assert isinstance(heard.error, OfaError)
         assert SECRET not in str(heard.error)
+        assert place != "detokenizer" or SECRET not in caplog.text
         assert heard.at_s - at_s < TOLD_S
         assert expected[0].startswith(heard.text)
     else:
         assert heard.error is None
         assert heard.text == expected[0]
-    if place in ("joint step", "prefill"):
+    if ends_all:
         assert isinstance(other.error, OfaError)
         assert other.at_s - at_s < TOLD_S
         assert expected[1].startswith(other.text)
@@ -143,8 +153,38 @@ def test_E3_a_fault_ends_its_own_answer_and_no_other(bench, place, kind):
         assert isinstance(heard.error, OutOfMemory)
         assert (heard.error.status, heard.error.code) == (503, "engine_oom")
     # The same again: nothing of what was cut short may have been kept wrong.
+    bench.fault.disarm()
     assert hear(bench.queued.reply(faulty)).text == expected[0]
     assert bench.queued.depth() == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["value", "unicode", "memory"])
+def test_E3_a_prompt_that_cannot_be_tokenised_takes_no_place(bench, kind):
+    """It is refused before it stands in line; the next one is answered."""
+    asked = chat(question(), 4)
+    expected = bench.right(asked)
+    bench.fault.arm(KINDS[kind], "tokenizer")
+
+    with pytest.raises(type(KINDS[kind]())):
+        bench.queued.reply(asked)
+
+    assert bench.queued.depth() == (0, 0)
+    assert hear(bench.queued.reply(asked)).text == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_E3_a_fault_behind_the_end_is_nobodys(bench, kind, caplog):
+    """What is read ahead for a next turn fails without a word to the reader."""
+    asked = chat(question(), 4)
+    expected = bench.right(asked)
+    bench.fault.arm(KINDS[kind], "tokenizer", at=2)
+
+    with caplog.at_level(logging.ERROR, "ofa"):
+        heard = hear(bench.engine.reply(asked))
+
+    assert SECRET not in caplog.text
+    assert bench.fault.happened.is_set()
+    assert (heard.text, heard.error) == (expected, None)
 
 
 @pytest.fixture
