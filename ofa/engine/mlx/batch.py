@@ -129,7 +129,7 @@ class Batch:
     def _start_next(self) -> None:
         if any(run.reading and not run.row.warm for run in self._running.values()):
             return
-        if len(self._running) >= self._rows:
+        if sum(not run.row.warm for run in self._running.values()) >= self._rows:
             return
         row = self._take_next()
         if row is None:

@@ -21,7 +21,7 @@ from ofa.engine.mlx.prefix import PrefixStore
 from ofa.engine.mlx.ready import prepare
 from ofa.engine.mlx.rows import warm_row
 
-from .odd import Odd, bytes_over
+from .odd import Odd, bytes_over, odd_engine
 
 MIB = 1 << 20
 CANARIES = 1000
@@ -135,6 +135,39 @@ def test_what_is_to_be_read_ahead_does_not_pile_up(smaller):
             time.sleep(0.01)
         assert engine.ready.store.match([499] * 41, "299").tokens == 40
     finally:
+        engine.close()
+
+
+def test_one_row_is_no_reason_to_wait_for_what_is_read_ahead(smaller):
+    """Where only one answer is written at a time, a request still goes first."""
+    sizes, held, go_on = [], threading.Event(), threading.Event()
+
+    def act(tokens):
+        if watching.is_set():
+            sizes.append(tokens.shape[1])
+            held.set()
+            go_on.wait(10)
+
+    watching = threading.Event()
+    engine = odd_engine(smaller["gemma3"], act, rows=1)
+    try:
+        engine.wait(60)
+        engine._first.weights.speed._readings.clear()  # read in the smallest chunks
+        watching.set()
+        engine.warm([Chat("m", (Message("system", "the answer " * 300),))])
+        assert held.wait(10)
+        reply = engine.reply(chat("Hi", Sampling(max_tokens=1)))
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(gather, reply)
+            deadline = time.monotonic() + 10
+            while engine._scheduler._inbox.empty() and time.monotonic() < deadline:
+                time.sleep(0.005)
+            go_on.set()
+            assert answer.result(10)
+        # A chunk of what is read ahead, then the question.
+        assert sizes[1] < sizes[0]
+    finally:
+        go_on.set()
         engine.close()
 
 
