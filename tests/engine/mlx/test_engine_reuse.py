@@ -141,7 +141,7 @@ def test_E12_R043_conversations_equal_cold_ones(warm, cold):
     rng = random.Random(4)
     told: dict[str, list[Message]] = {}
     hits = 0
-    for _ in range(40):
+    for _ in range(24):
         caller = rng.choice("ab")
         messages = told.setdefault(caller, [SYSTEM])
         if len(messages) > 9 or (
@@ -156,7 +156,7 @@ def test_E12_R043_conversations_equal_cold_ones(warm, cold):
         hits += cached(answer) > 0
         if rng.random() < 0.8:
             messages.append(Message("assistant", answer.text))
-    assert hits > 20
+    assert hits > 10
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel", "fault"])
