@@ -134,7 +134,9 @@ class Batch:
         row = self._take_next()
         if row is None:
             if not self._running and self._warm:
-                self._start(self._warm.popleft())
+                ahead = self._warm.popleft()
+                if self._make_room(ahead):  # what is kept gives way for it as well
+                    self._start(ahead)
             return
         try:
             self._pause_warm()
