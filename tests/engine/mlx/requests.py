@@ -36,7 +36,7 @@ class Requests:
             if self._rng.random() < 0.18:
                 body[name] = make()
         if self._rng.random() < 0.97:  # else as much as the engine gives
-            body["max_tokens"] = self._rng.choice((1, 2, 2, 3, 3, 4, 7))
+            body["max_tokens"] = self._rng.choice((1, 1, 2, 2, 3, 4, 7))
         for _ in range(self._rng.choice((0, 0, 0, 0, 0, 1, 1, 1, 1, 2))):
             self._spoil(body)
         return body
@@ -59,7 +59,7 @@ class Requests:
     def _messages(self):
         if len(self._told) > 9 or self._rng.random() < 0.2:
             self._told = []
-        if not self._told and self._rng.random() < 0.6:
+        if not self._told and self._rng.random() < 0.3:
             self._told.append({"role": "system", "content": "the answer " * 20})
         while self._told and self._told[-1]["role"] == "user":
             self._told.pop()  # asked anew, or edited
@@ -75,7 +75,7 @@ class Requests:
         roll = self._rng.random()
         if roll < 0.08:
             return self._rng.choice(ODD_TEXT)
-        words = self._rng.choice((2, 5, 9, 30)) if roll < 0.97 else 150
+        words = self._rng.choice((1, 2, 5, 20)) if roll < 0.97 else 150
         text = " ".join(self._rng.choice(WORDS) for _ in range(words))
         if roll > 0.9:
             return [{"type": "text", "text": text}, {"type": "text", "text": "?"}]
@@ -106,7 +106,7 @@ class Requests:
             "logit_bias": self._bias,
             "seed": lambda: rng.choice((0, 1, 2**32, 2**64 - 1, rng.getrandbits(64))),
             "stop": self._stop,
-            "n": lambda: rng.choice((1, 1, 2, 3)),
+            "n": lambda: rng.choice((1, 1, 1, 2, 3)),
             "logprobs": lambda: rng.choice(BOOLEAN),
             "top_logprobs": lambda: rng.choice((0, 1, 5, 20)),
             "response_format": self._format,
