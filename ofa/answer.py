@@ -114,8 +114,12 @@ class Answerer:
 
     def _answer(self, chat: Chat, mode: Mode, caller: Caller, place: Place) -> Answered:
         headers: dict[str, str] = {}
-        chat = self._with_sampling(chat, mode)
-        chat = replace(chat, caller=caller.key_id, weights=mode.weights)
+        chat = replace(
+            chat,
+            sampling=self._sampling(chat, mode),
+            caller=caller.key_id,
+            weights=mode.weights,
+        )
         if self._queue.limits(mode.weights).vision is False:
             chat = _without_tool_images(chat)
         if is_side_request(chat, caller.user_agent):
@@ -131,11 +135,14 @@ class Answerer:
         sets = self._lookup.augment(chat, mode, caller.key_id, self._room(chat))
         return _first_that_fits(sets, headers, place)
 
-    def _with_sampling(self, chat: Chat, mode: Mode) -> Chat:
+    def _sampling(self, chat: Chat, mode: Mode) -> Sampling:
         # VS Code names no limit and plans for the one that /v1/models tells (R064).
         most = self._queue.limits(mode.weights).output_tokens
-        limit = Sampling(max_tokens=self._settings.max_tokens or most)
-        return replace(chat, sampling=chat.sampling.over(mode.sampling).over(limit))
+        limit = self._settings.max_tokens or most
+        sampling = chat.sampling.over(mode.sampling)
+        if sampling.max_tokens is None:
+            sampling = replace(sampling, max_tokens=limit)
+        return sampling
 
     def _with_tools_or_without(self, chat: Chat) -> tuple[Chat, Mapping[str, str]]:
         if not chat.tools:

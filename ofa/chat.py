@@ -88,9 +88,9 @@ class Sampling:
         gaps = {
             name: value
             for name, value in vars(defaults).items()
-            if getattr(self, name) in (None, ())
+            if value not in (None, ()) and getattr(self, name) in (None, ())
         }
-        return replace(self, **gaps)
+        return replace(self, **gaps) if gaps else self
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ an engine keeps computed, so no clock and no id ever enters it.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ConfigError
@@ -42,9 +44,17 @@ def packaged_folder() -> Path:
     return shipped("prompts")
 
 
+@dataclass(frozen=True)
+class _Rendered:
+    text: str
+    state: object  # of the files it was made from
+    looked_s: float
+
+
 class Prompts:
     """
-    The system prompts of all modes; a changed file counts from the next request on.
+    The system prompts of all modes; a changed file counts from the next request on,
+    or once *look_every_s* seconds have passed since it was last looked at.
 
     *values* are the placeholders by name (``SITE_NAME`` …); *remembered* returns
     the text of a file in the state folder, or "" where there is none; *protected* are
@@ -58,12 +68,16 @@ class Prompts:
         remembered: Callable[[str], str] = lambda name: "",
         *,
         protected: Sequence[str] = (),
+        look_every_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._values = dict(values)
         self._remembered = remembered
         self._protected = tuple(protected)
-        self._rendered: dict[tuple[str, bool], tuple[object, str]] = {}
+        self._look_every_s = look_every_s
+        self._clock = clock
+        self._rendered: dict[tuple[str, bool], _Rendered] = {}
 
     def check(self, mode: Mode) -> None:
         """Raise `ConfigError` naming the file unless *mode* can be rendered."""
@@ -78,12 +92,23 @@ class Prompts:
         directive on tool calls stands first: Gemma follows the form it sees in
         examples, and either measure alone was not enough upstream.
         """
+        now_s = self._clock()
+        known = self._rendered.get((mode.prompt, tools))
+        if known is not None and now_s - known.looked_s < self._look_every_s:
+            return known.text
         names = (mode.prompt, "common.txt", *(["openai_tools.txt"] if tools else []))
         memories = [self._remembered(row[0]) for row in _MEMORIES]
         state = ([_stamp(self._folder / name) for name in names], memories)
-        known = self._rendered.get((mode.prompt, tools))
-        if known is not None and known[0] == state:
-            return known[1]
+        if known is not None and known.state == state:
+            text = known.text
+        else:
+            text = self._compose(names, memories, tools=tools)
+        self._rendered[mode.prompt, tools] = _Rendered(text, state, now_s)
+        return text
+
+    def _compose(
+        self, names: Sequence[str], memories: Sequence[str], *, tools: bool
+    ) -> str:
         files = [self._file(name) for name in names]
         if tools:
             parts = [files[-1], *(_FENCE_TOOLS.sub("", part) for part in files[:-1])]
@@ -92,9 +117,7 @@ class Prompts:
         parts.append(self._protection())
         for row, text in zip(_MEMORIES, memories, strict=True):
             parts.append(_memory(text, *row[1:]))
-        whole = "\n\n".join(text for part in parts if (text := part.strip()))
-        self._rendered[mode.prompt, tools] = (state, whole)
-        return whole
+        return "\n\n".join(text for part in parts if (text := part.strip()))
 
     def _file(self, name: str) -> str:
         path = self._folder / name

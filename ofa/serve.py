@@ -281,7 +281,12 @@ def _prompts(config: Config, state: StateFolder, modes: Modes) -> Prompts:
         return (state.read(name) or b"").decode("utf-8", errors="replace")
 
     prompts = Prompts(
-        packaged_folder(), values, remembered, protected=site.protected_roots
+        packaged_folder(),
+        values,
+        remembered,
+        protected=site.protected_roots,
+        # On a shared file system to look at five files is a wait of its own.
+        look_every_s=1.0,
     )
     for mode in modes:
         prompts.check(mode)

@@ -15,6 +15,7 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from flask import Flask, Response, g, request
+from flask.globals import app_ctx, request_ctx
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as NotThatMethod
 
@@ -186,6 +187,7 @@ class _Entrance:
     def __init__(self, app: Flask, clock: Callable[[], float]) -> None:
         self._inner: WSGIApplication = app.wsgi_app
         self._paths = app.url_map.bind("localhost")
+        self._plain = {rule.rule for rule in app.url_map.iter_rules()}
         self._clock = clock
 
     def __call__(
@@ -200,6 +202,10 @@ class _Entrance:
         return self._inner(environ, start_response)
 
     def _is_route(self, path: str) -> bool:
+        if (
+            path in self._plain
+        ):  # the quick way for nearly all; a pattern matches itself
+            return True
         try:
             self._paths.match(path, method="GET")
         except NotThatMethod:
@@ -211,21 +217,23 @@ class _Entrance:
 
 def _guard(check_key: CheckKey, settings: WebSettings) -> Response | None:
     """Refuse what may not come in; the same for paths that exist and others."""
-    g.notes = {}
-    g.headers = headers = dict(request.headers)
-    g.request_id = request_id(headers.get("X-Request-Id", ""))
+    # The objects themselves: each use of a proxy would look them up again.
+    given, kept = request_ctx.request, app_ctx.g
+    kept.notes = {}
+    kept.headers = headers = dict(given.headers)
+    kept.request_id = request_id(headers.get("X-Request-Id", ""))
     check_host(headers.get("Host", ""), settings.allowed_hosts)
     check_origin(headers, settings.allowed_origins)
-    if request.method == "OPTIONS" and _is_preflight(headers):
+    if given.method == "OPTIONS" and _is_preflight(headers):
         return _nothing(preflight_headers(headers))
-    if request.environ["ofa.is_probe"] and request.method in ("GET", "HEAD"):
+    if given.environ["ofa.is_probe"] and given.method in ("GET", "HEAD"):
         return None
     try:
-        g.key_id = check_key(headers)
+        kept.key_id = check_key(headers)
     except Unauthorized:
-        g.notes["key"] = redacted(headers)
+        kept.notes["key"] = redacted(headers)
         raise
-    if request.method == "OPTIONS":
+    if given.method == "OPTIONS":
         return _options()
     return None
 
@@ -249,16 +257,17 @@ def _nothing(headers: Mapping[str, str]) -> Response:
 
 
 def _serve(route: Route, **args: str) -> Response:
-    if request.method == "POST":
-        check_media_type(g.headers)
+    given, kept = request_ctx.request, app_ctx.g
+    if given.method == "POST":
+        check_media_type(kept.headers)
     asked = Asked(
-        headers=g.headers,
-        key_id=g.get("key_id", ""),
+        headers=kept.headers,
+        key_id=kept.get("key_id", ""),
         args=args,
-        query=request.args,
-        body=partial(request.get_data, cache=False),
-        gone=request.environ.get("waitress.client_disconnected", bool),
-        notes=g.notes,
+        query=given.args,
+        body=partial(given.get_data, cache=False),
+        gone=given.environ.get("waitress.client_disconnected", bool),
+        notes=kept.notes,
     )
     answer = route.handler(asked)
     if isinstance(answer, Stream):
@@ -329,20 +338,19 @@ def _allow(exc: NotThatMethod) -> str:
 
 
 def _finish(settings: WebSettings, response: Response) -> Response:
+    given, kept = request_ctx.request, app_ctx.g
     headers = response.headers
-    for name, value in _SECURITY.items():
-        headers[name] = value
+    headers.update(_SECURITY)
     headers.setdefault("Cache-Control", "no-store")
-    headers["x-request-id"] = g.request_id
-    for name, value in cors_headers(g.headers, settings.allowed_origins).items():
-        headers[name] = value
+    headers["x-request-id"] = kept.request_id
+    headers.update(cors_headers(kept.headers, settings.allowed_origins))
     line = _Line(
-        g.request_id,
-        request.method,
-        str(request.url_rule or request.path),
+        kept.request_id,
+        given.method,
+        str(given.url_rule or given.path),
         response.status_code,
-        request.environ["ofa.elapsed"],
-        g.notes,
+        given.environ["ofa.elapsed"],
+        kept.notes,
     )
     response.call_on_close(line.write)
     return response

@@ -13,6 +13,7 @@ import re
 import secrets
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 
 from .errors import Forbidden, UnsupportedMediaType
 
@@ -175,6 +176,7 @@ def ignored_header(names: Iterable[str]) -> str:
     return ", ".join([*told, f"and {more} more"] if more > 0 else told)
 
 
+@lru_cache(maxsize=64)
 def _is_local(name: str) -> bool:
     if name == "localhost":
         return True

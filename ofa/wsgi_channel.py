@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from waitress.channel import HTTPChannel
-from waitress.task import ErrorTask
+from waitress.task import ErrorTask, WSGITask
 
 from .errors import OfaError
 from .protocols import openai_chat
@@ -71,9 +71,23 @@ class JsonErrorTask(ErrorTask):  # type: ignore[misc]  # waitress has no types
         self.write(b"" if self.request.command == "HEAD" else body)
 
 
+class OneSendTask(WSGITask):  # type: ignore[misc]  # waitress has no types
+    """Sends the head of an answer together with the first bytes behind it."""
+
+    wrote_header: bool
+
+    def write(self, data: bytes) -> None:
+        """Take bytes of the body."""
+        if data and self.complete and self.has_body and not self.wrote_header:
+            self.channel.hold(self.build_response_header())
+            self.wrote_header = True
+        super().write(data)
+
+
 class StrictChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """One connection; `tend` is called every second by the server's loop."""
 
+    task_class = OneSendTask
     error_task_class = JsonErrorTask
     logger = OneLine(logging.getLogger("ofa.http"))
 
@@ -85,6 +99,7 @@ class StrictChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self._refused = False
         self._lingers_until_s: float | None = None
         self._discarded = 0
+        self._held = b""  # goes out before the next bytes, together with them
         self._touched_s = self._gate.clock()
         self.parser_class = partial(StrictParser, gate=self._gate)
         super().__init__(server, *args, **kw)
@@ -105,11 +120,31 @@ class StrictChannel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self._touched_s = self._gate.clock()
         return bool(super().received(data))
 
+    def hold(self, data: bytes) -> None:
+        """Keep *data* for the next `write_soon`."""
+        self._held = data
+
     def write_soon(self, data: Any) -> int:  # noqa: ANN401 - bytes, or waitress's buffers
-        """Take bytes for the client, from a worker's thread."""
-        if not self.total_outbufs_len:  # the wait for the reader starts now
-            self._touched_s = self._gate.clock()
-        return int(super().write_soon(data))
+        """
+        Take bytes for the client, from a worker's thread.
+
+        They are sent at once if nothing waits before them, and what the socket does
+        not take is left to waitress, whose buffer costs more than the send itself.
+        """
+        if isinstance(data, bytes):
+            data, self._held = self._held + data, b""
+        with self.outbuf_lock:
+            if not self.total_outbufs_len:  # the wait for the reader starts now
+                self._touched_s = self._gate.clock()
+                if isinstance(data, bytes) and self.connected:
+                    data = data[self._send_now(data) :]
+            return int(super().write_soon(data))
+
+    def _send_now(self, data: bytes) -> int:
+        try:
+            return int(self.send(data, do_close=False))
+        except OSError:  # found again by the buffer's flush, which knows what to do
+            return 0
 
     def readable(self) -> bool:
         """Tell the loop whether to wait for bytes."""

@@ -182,7 +182,8 @@ def find_problem(head: bytes) -> OfaError | None:
     """Return why a request with *head* (first line and headers) is refused, or None."""
     first, *lines = head.split(b"\r\n")
     lines = [line for line in lines if line]
-    if any(b"\n" in line or b"\r" in line for line in (first, *lines)):
+    unended = head.replace(b"\r\n", b"")
+    if b"\n" in unended or b"\r" in unended:
         return _bad("a line ends in a bare CR or LF")
     match = _FIRST_LINE.fullmatch(first)
     if match is None:
@@ -191,14 +192,15 @@ def find_problem(head: bytes) -> OfaError | None:
         return _bad("the target has a control character")
     if len(lines) > MAX_HEADERS:
         return Refused(431, "headers_too_large", f"over {MAX_HEADERS} headers")
-    if any(line[:1] in b" \t" for line in lines):
+    if b"\r\n " in head or b"\r\n\t" in head:
         return _bad("a header is folded over two lines")
     headers = [_split(line) for line in lines]
+    by_name = dict(headers)
     return (
-        _repeated(headers)
-        or _bad_host(dict(headers).get(b"host", b""), match["target"])
+        (_repeated(headers) if len(by_name) < len(headers) else None)
+        or _bad_host(by_name.get(b"host", b""), match["target"])
         or _bad_framing(headers, is_http_10=match["minor"] == b"0")
-        or _bad_expectation(dict(headers))
+        or _bad_expectation(by_name)
     )
 
 

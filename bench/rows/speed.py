@@ -13,8 +13,13 @@ from ..servers import CannotMeasure, Ofa, user
 
 
 def single(run: Run) -> list[Figure]:
-    """Measure one stream: decode rate from the first piece to the last."""
-    tokens = run.pick(64, 24)
+    """
+    Measure one stream: decode rate from the first piece to the last.
+
+    Short rounds and many: what else the machine does lasts for seconds, and falls on
+    both sides of a round that is shorter.
+    """
+    tokens = run.pick(24, 16)
     flags = ["--model", str(run.model.folder), "--quiet"]
     raw_values = {"model": str(run.model.folder), "blas": True}
     with (
@@ -23,7 +28,7 @@ def single(run: Run) -> list[Figure]:
     ):
         rates: dict[str, list[float]] = {"ours": [], "theirs": []}
         prompts: set[tuple[str, int]] = set()
-        for number, side in alternating([0, *run.rounds(7, 2)], "ours", "theirs"):
+        for number, side in alternating([0, *run.rounds(30, 2)], "ours", "theirs"):
             run.say(f"single: round {number}, {side}")
             text = question(number)
             if side == "ours":

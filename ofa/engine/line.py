@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from collections import deque
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from ..errors import ShuttingDown
@@ -36,19 +37,22 @@ class Line(Generic[T]):
     def __init__(self, *, side_limit: int | None = None) -> None:
         self._side_limit = side_limit
         self._sides_out: list[T] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # One call an item that may be taken, to whoever waits; a call too many only
+        # makes somebody look in vain. Much quicker than a condition's own waiting line.
+        self._calls: SimpleQueue[None] = SimpleQueue()
         self._rows: dict[int, _Row[T]] = {}  # by priority; emptied ones stay
         self._serial = itertools.count(1)
         self._open = True
 
     def put(self, item: T, *, key: str = "", priority: int = 0) -> None:
         """Add *item* behind the others of *key*; `ShuttingDown` once closed."""
-        with self._changed:
+        with self._lock:
             if not self._open:
                 raise ShuttingDown("the server is stopping; ask again in a minute")
             row = self._rows.setdefault(priority, _Row())
             row.put(item, key, next(self._serial))
-            self._changed.notify()
+        self._calls.put(None)
 
     def get(self, *, timeout_s: float | None = None) -> T | None:
         """
@@ -57,13 +61,19 @@ class Line(Generic[T]):
         None after *timeout_s* without one, and once the line is closed and has none.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
-            while (priority := self._next()) is None and self._open:
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            try:
+                self._calls.get(timeout=left)
+            except Empty:
+                return None
+            with self._lock:
+                priority = self._next()
+                if priority is not None:
+                    return self._take(priority)
+                if not self._open:
+                    self._calls.put(None)  # for whoever else waits
                     return None
-                self._changed.wait(left)
-            return None if priority is None else self._take(priority)
 
     def get_nowait(self) -> T | None:
         """Return the next item, or None if there is none now."""
@@ -71,24 +81,24 @@ class Line(Generic[T]):
 
     def done(self, item: T) -> None:
         """Tell that *item*, taken before, is finished; no matter without a limit."""
-        with self._changed:
+        with self._lock:
             if _discard(self._sides_out, item):
-                self._changed.notify()
+                self._calls.put(None)
 
     def remove(self, item: T) -> bool:
         """Take *item* itself out, wherever it stands; whether it was there."""
-        with self._changed:
+        with self._lock:
             return any(row.remove(item) for row in self._rows.values())
 
     def close(self) -> None:
         """Take no more items and let nobody wait for one; what is in line stays."""
-        with self._changed:
+        with self._lock:
             self._open = False
-            self._changed.notify_all()
+        self._calls.put(None)
 
     def __len__(self) -> int:
         """Return how many items are in line."""
-        with self._changed:
+        with self._lock:
             return sum(len(row) for row in self._rows.values())
 
     def _next(self) -> int | None:

@@ -211,7 +211,7 @@ class _Job:
         self._release = release
         self._tick_s = tick_s
         self._out: queue.SimpleQueue[Event | OfaError | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self._closed = self._ended = False
 
     def run(self) -> None:
         """Read the inner reply to its end; called on a worker's thread."""
@@ -223,6 +223,7 @@ class _Job:
         except Exception as exc:  # noqa: BLE001 - told to the reader, on its thread
             self._out.put(_as_engine_error(exc))
         finally:
+            self._ended = True
             self._out.put(None)
             self._release()
 
@@ -238,7 +239,7 @@ class _Job:
 
     def __iter__(self) -> Iterator[Event]:
         self._stand_in(self)
-        if self._closed.is_set():  # before or meanwhile: nobody else would take it out
+        if self._closed:  # before or meanwhile: nobody else would take it out
             self._leave(self)
         while True:
             try:
@@ -256,22 +257,24 @@ class _Job:
 
     def close(self) -> None:
         """Stop the work, wherever it is, and give the place back."""
+        if self._closed or self._ended:
+            return
         self._out.put(Cancelled("the reader left"))
         self._stop()
 
     def _stop(self) -> None:
-        if self._closed.is_set():
+        if self._closed:
             return
-        self._closed.set()
+        self._closed = True
         self._leave(self)
         self._inner.close()
         self._release()
 
     def _hand_over(self) -> None:
-        if self._closed.is_set():
+        if self._closed:
             return
         for event in self._inner:
-            if self._closed.is_set():
+            if self._closed:
                 return
             self._out.put(event)
 
