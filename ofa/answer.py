@@ -8,11 +8,11 @@ instructions, the passages that its question needs, and nothing of the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from .chat import Chat, Sampling
+from .chat import Chat, Sampling, Tool
 from .engine.base import Limits, Reply
 from .engine.queue import Place, Queued
 from .errors import BadRequest, ContextLengthExceeded
@@ -20,10 +20,11 @@ from .modes import Mode, Modes
 from .prompts import Prompts
 from .rag.question import is_side_request, trimmed
 
-# What VS Code's agent mode opens with, in tokens (measured with Gemma's tokenizer),
-# and the longest a person may wait for it to be read. Under either, tools are no help.
-AGENT_PREAMBLE_TOKENS = 16_000
-AGENT_PREAMBLE_WAIT_S = 60.0
+# The longest a person may wait for tools to be read: beyond it they are no help.
+TOOLS_WAIT_S = 60.0
+# Of declarations as JSON: VS Code's 40 have 56,000 characters and 12,100 tokens of
+# Gemma's; the forms that models are told them in have fewer.
+_CHARS_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class Answerer:
         if chat.tool_choice.kind == "none":
             return _without_tools(chat), {"x-ofa-tools": "off; tool_choice is none"}
         limits = self._queue.limits(chat.weights)
-        reason = tools_off_reason(self._settings.tools, limits)
+        tokens = len(_declared(chat.tools)) // _CHARS_A_TOKEN
+        reason = tools_off_reason(self._settings.tools, limits, tokens)
         if not reason:
             return chat, {}
         if chat.tool_choice.kind in ("required", "named"):
@@ -207,36 +209,41 @@ def _all_text(chat: Chat) -> str:
         for message in chat.messages
         for call in message.calls
     )
-    tools = (
-        json.dumps([tool.name, tool.description, tool.parameters])
-        for tool in chat.tools
+    return "\n".join((*messages, *calls, _declared(chat.tools)))
+
+
+def _declared(tools: Iterable[Tool]) -> str:
+    return "\n".join(
+        json.dumps([tool.name, tool.description, tool.parameters]) for tool in tools
     )
-    return "\n".join((*messages, *calls, *tools))
 
 
 def _answered(reply: Reply, headers: Mapping[str, str], chat: Chat) -> Answered:
     return Answered(reply, {**headers, **reply.told}, chat.ignored)
 
 
-def tools_off_reason(enabled: bool | Literal["auto"], limits: Limits) -> str:
-    """Return why tools have no effect with this engine; empty if they have."""
+def tools_off_reason(
+    enabled: bool | Literal["auto"], limits: Limits, tokens: int = 0
+) -> str:
+    """Return why tools of so many *tokens* have no effect; empty if they have."""
     if enabled is False:
         return "tools are off on this server ([tools] enabled = false)"
     if not limits.tools:
         return "this server's engine does not call tools"
-    if enabled == "auto":
-        if limits.context_tokens < AGENT_PREAMBLE_TOKENS:
-            return (
-                f"an agent's preamble of {AGENT_PREAMBLE_TOKENS} tokens does not fit "
-                f"the context of {limits.context_tokens}"
-            )
-        speed = limits.prefill_per_s
-        if speed and AGENT_PREAMBLE_TOKENS / speed > AGENT_PREAMBLE_WAIT_S:
-            minutes = AGENT_PREAMBLE_TOKENS / speed / 60
-            return (
-                f"reading an agent's preamble would take {minutes:.0f} minutes here "
-                "([tools] enabled = true turns them on all the same)"
-            )
+    if enabled is True:
+        return ""
+    remedy = "([tools] enabled = true turns them on all the same)"
+    if tokens > limits.context_tokens // 2:
+        return (
+            f"their declarations have about {tokens} tokens, over half of the context "
+            f"of {limits.context_tokens} {remedy}"
+        )
+    speed = limits.prefill_per_s
+    if speed and tokens / speed > TOOLS_WAIT_S:
+        return (
+            f"to read their declarations of about {tokens} tokens would take "
+            f"{tokens / speed / 60:.0f} minutes here {remedy}"
+        )
     return ""
 
 

@@ -222,7 +222,16 @@ class ToolsSection:
     """[tools]: whether models may call the client's tools."""
 
     enabled: bool | Literal["auto"] = key(
-        "auto", "off where an agent's 16k-token preamble does not fit or takes minutes"
+        "auto", "off for more of them than fit the context or are read in a minute"
+    )
+    format: Literal["auto", "gemma4", "functiongemma", "hermes", "generic"] = key(
+        "auto", "how models are told of them; auto: the one a model was trained on"
+    )
+    schema: Literal["faithful", "strict"] = key(
+        "faithful", "strict: schemas that a model can't be told exactly are refused"
+    )
+    constrain: bool = key(
+        True, "false: calls are checked and mended, but not held to their schema"
     )
 
 
