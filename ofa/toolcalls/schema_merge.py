@@ -30,8 +30,8 @@ _TOGETHER = (
     {"if", "then", "else"}, {"items", "prefixItems"},
     {"contains", "minContains", "maxContains"},
 )  # fmt: skip
-_ANNOTATIONS = {
-    "title", "description", "default", "examples", "deprecated", "readOnly",
+ANNOTATIONS = {
+    "$comment", "default", "deprecated", "description", "examples", "readOnly", "title",
     "writeOnly",
 }  # fmt: skip
 
@@ -99,7 +99,7 @@ def united(node: Schema, key: str) -> Schema:
 
 def _words(branches: list[Schema], *, is_exclusive: bool) -> Schema | None:
     """Return the one schema of a union of nothing but given strings, or None."""
-    allowed = {"type", "enum", *_ANNOTATIONS}
+    allowed = {"type", "enum", *ANNOTATIONS}
     words, notes = [], []
     for branch in branches:
         if branch.get("type") != "string" or "enum" not in branch:
