@@ -27,6 +27,10 @@ BARE = re.compile(r"[\w.$-]+")  # a key that needs no quotes
 # items: shown under their own key, in the syntax of every other schema.
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 
+_NO_MORE: Mapping[str, Any] = {
+    "not": {}
+}  # behind a tuple's own items, which says it for itself
+
 # Keywords the trained form leaves out; they are told in the description instead.
 _TOLD: Mapping[str, str] = {
     "default": "default",
@@ -46,6 +50,7 @@ _TOLD: Mapping[str, str] = {
     "patternProperties": "keys by pattern",
     "not": "not",
 }
+_ENDLESS = 2**53 - 1  # JavaScript's largest integer: what zod bounds every one by
 _TOLD_CHARACTERS = 160  # longer ones cost more than they tell; the check still holds
 
 
@@ -139,13 +144,11 @@ def _run(write: Callable[[], None]) -> None:
     write()
 
 
-def _write_schema(writer: Writer, schema: object) -> None:
+def _write_schema(writer: Writer, schema: Mapping[str, Any]) -> None:
     writer.members(_fields(writer, schema), _run)
 
 
-def _fields(writer: Writer, schema: object) -> Fields:
-    if not isinstance(schema, Mapping):  # true: anything
-        return {}
+def _fields(writer: Writer, schema: Mapping[str, Any]) -> Fields:
     fields: Fields = {}
     if description := _description(schema):
         fields["description"] = partial(writer.string, description)
@@ -166,8 +169,9 @@ def _inner(writer: Writer, schema: Mapping[str, Any]) -> Fields:
     again = partial(_write_schema, writer)
     if isinstance(schema.get("properties"), Mapping):
         fields["properties"] = partial(writer.members, schema["properties"], again)
-    if isinstance(schema.get("items"), Mapping) and schema["items"]:
-        fields["items"] = partial(_write_items, writer, schema["items"])
+    items = schema.get("items")
+    if isinstance(items, Mapping) and items and items != _NO_MORE:
+        fields["items"] = partial(_write_items, writer, items)
     for name in _LISTS_OF_SCHEMAS:
         if schema.get(name):
             fields[name] = partial(writer.sequence, schema[name], again)
@@ -181,16 +185,14 @@ def _write_items(writer: Writer, items: Mapping[str, Any]) -> None:
     In training its keys were shown whatever they are, and what stands in most of them
     as a plain value: with quoted keys, and inner types as the author wrote them.
     """
-    known = {"required", "type"}
     fields: Fields = {
         name: partial(writer.value, value, writer.string)
         for name, value in items.items()
-        if name not in known | NOISE and value is not None
+        if name not in NOISE and _tells(name, value)
     }
-    fields |= {name: f for name, f in _fields(writer, items).items() if name in known}
-    if isinstance(items.get("properties"), Mapping):
-        fields["properties"] = _inner(writer, items)["properties"]
-    writer.members(fields, _run)
+    known = _fields(writer, items)
+    own = ("nullable", "properties", "required", "type", *_LISTS_OF_SCHEMAS)
+    writer.members(fields | {name: known[name] for name in own if name in known}, _run)
 
 
 def _upper(types: object) -> object:
@@ -218,6 +220,8 @@ def _description(schema: Mapping[str, Any]) -> str:
 def _tells(name: str, value: object) -> bool:
     if name == "additionalProperties":
         return isinstance(value, Mapping) and bool(value)
+    if isinstance(value, int) and abs(value) >= _ENDLESS:
+        return name == "default"
     return value is not None and (name == "default" or value is not False)
 
 

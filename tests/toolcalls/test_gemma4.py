@@ -103,7 +103,11 @@ GOLDEN = {
                         "minimum": 0,
                         "maximum": 9,
                     },
-                    "kind": {"type": "integer", "enum": [1, 2, 4]},
+                    "kind": {
+                        "type": "integer",
+                        "enum": [1, 2, 4],
+                        "maximum": 2**53 - 1,
+                    },
                     "day": {"type": "string", "pattern": "^\\d+$", "default": ""},
                     "size": {"anyOf": [{"type": "string"}, {"type": "number"}]},
                     "env": {
@@ -111,6 +115,18 @@ GOLDEN = {
                         "additionalProperties": {"type": "string"},
                     },
                     "my key": {"type": "boolean", "default": False},
+                    "pair": {
+                        "type": "array",
+                        "items": [{"type": "string"}, {}],
+                        "additionalItems": False,
+                    },
+                    "steps": {
+                        "type": "array",
+                        "items": {
+                            "anyOf": [{"type": "integer"}, {"type": "boolean"}],
+                            "description": "Each",
+                        },
+                    },
                 },
             },
         ),
@@ -122,7 +138,10 @@ GOLDEN = {
         'level:{description:<|"|>How deep (default 2; minimum 0; maximum 9)<|"|>,'
         'type:<|"|>INTEGER<|"|>},'
         '<|"|>my key<|"|>:{description:<|"|>default false<|"|>,type:<|"|>BOOLEAN<|"|>},'
-        'size:{anyOf:[{type:<|"|>STRING<|"|>},{type:<|"|>NUMBER<|"|>}]}},'
+        'pair:{prefixItems:[{type:<|"|>STRING<|"|>},{}],type:<|"|>ARRAY<|"|>},'
+        'size:{anyOf:[{type:<|"|>STRING<|"|>},{type:<|"|>NUMBER<|"|>}]},'
+        'steps:{items:{anyOf:[{type:<|"|>INTEGER<|"|>},{type:<|"|>BOOLEAN<|"|>}],'
+        'description:<|"|>Each<|"|>},type:<|"|>ARRAY<|"|>}},'
         'type:<|"|>OBJECT<|"|>}}<tool|>',
     ),
 }
