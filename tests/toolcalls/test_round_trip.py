@@ -1,0 +1,89 @@
+"""A call in a family's syntax reads back equal, wherever its text is cut."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ofa.chat import Tool
+
+from .catalogue import catalogue
+from .forms import FAMILIES, FORMS, call, check_same, told
+from .strategies import TOOL_NAMES, conforming, schemas
+
+PAIRS = 2000
+TOOLS = catalogue()
+
+
+@st.composite
+def pairs(draw):
+    """Draw a random tool, and a call that fits its schema."""
+    tool = Tool(draw(TOOL_NAMES), "A tool.", draw(schemas()))
+    return tool, call(tool.name, draw(conforming(tool.parameters)))
+
+
+@pytest.mark.timeout(300)
+@settings(
+    max_examples=PAIRS,
+    database=None,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+)
+@given(pairs())
+def test_random_calls_read_back_in_every_family_at_every_cut(pair):
+    """2,000 random schemas, each with a random call that fits it."""
+    tool, one = pair
+    for form in FORMS.values():
+        text = form.said(form.format.calls([one]))
+
+        check_same(form.read(text), [one])
+        form.check_cuts(text)
+        assert tool.name in told(form, [tool])
+
+
+@pytest.mark.parametrize("family", FORMS)
+@settings(max_examples=15, database=None, deadline=None)
+@given(data=st.data())
+def test_several_calls_of_a_turn_stay_apart(family, data):
+    """In their order, none lost, none read twice."""
+    form = FORMS[family]
+    drawn = data.draw(st.lists(pairs(), min_size=2, max_size=4))
+    calls = [one for _, one in drawn]
+
+    text = form.said(form.format.calls(calls))
+
+    check_same(form.read(text), calls)
+    form.check_cuts(text)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+@settings(max_examples=3, database=None, deadline=None)
+@given(data=st.data())
+def test_calls_of_real_tools_read_back(name, data):
+    """Every tool of every client, in every family."""
+    tool = TOOLS[name]
+    arguments = data.draw(conforming({"type": "object", **tool.parameters}))
+    one = call(tool.name, arguments)
+
+    for form in FORMS.values():
+        check_same(form.read(form.said(form.format.calls([one]))), [one])
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_real_tools_are_told_with_every_name_in_their_schema(name):
+    """A property that a model is not told of is one it can't use."""
+    tool = TOOLS[name]
+    properties = tool.parameters.get("properties", {})
+
+    for form in (FORMS[family] for family in FAMILIES):
+        text = told(form, [tool])
+        assert tool.name in text
+        for named in properties:
+            assert named in text, (form.format.name, named)
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_what_is_told_of_tools_does_not_depend_on_their_order(family):
+    """The same prefix whatever order a client sends them in."""
+    tools = list(TOOLS.values())[:40]
+
+    assert told(FORMS[family], tools) == told(FORMS[family], tools[::-1])
