@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if unknown := set(args.rows) - set(_names()):
         parser.error(f"no such row: {', '.join(sorted(unknown))} (--list names them)")
-    chosen = [row for row in ROWS if row.name in (args.rows or _names())]
+    usual = [row for row in ROWS if row.usual]
+    chosen = [row for row in ROWS if row.name in args.rows] or usual
     # A job's end is no reason to leave servers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="ofa-bench-"))
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     text = report(facts, figures, quick=args.quick)
     print(text)
-    if args.save if args.save is not None else len(chosen) == len(ROWS):
+    if args.save if args.save is not None else not args.rows:
         _keep(Path(args.out), text, facts, figures, quick=args.quick)
     return 0 if all(figure.met is not False for figure in figures) else 1
 
@@ -128,7 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench/run", description="Measure ofa beside its peers."
     )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help="all if none is named")
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help="the usual ones if none is named"
+    )
     parser.add_argument("--list", action="store_true", help="list the rows")
     parser.add_argument(
         "--quick", action="store_true", help="few rounds: does it run, not what is it"
@@ -151,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         "--save",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="keep the results in --out (default: where all rows were measured)",
+        help="keep the results in --out (default: where no row was named)",
     )
     return parser
 

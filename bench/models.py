@@ -2,7 +2,8 @@
 The models that are measured: packaged ones as `ofa` keeps them, or a tiny one.
 
 The tiny model is a random Gemma 3 of two layers with the packaged Gemma's tokenizer:
-it says nothing, quickly, for rows that do not ask how fast a real model is.
+it says nothing, quickly, for rows that do not ask how fast a real model is. The tiny
+Gemma 4 is that of the engine's tests, with Gemma 4's own control tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from pathlib import Path
 
 from .servers import ROOT, SILENT, CannotMeasure
 
-NAMES = ("gemma", "starter", "small", "tiny")
+NAMES = ("gemma", "starter", "small", "tiny", "tiny4")
+# Ids in the tiny Gemma 4's vocabulary of what ends a string, an array, an object, and
+# a bias that lets a random model find its end.
+TINY_4_CLOSING = {"52": 8, "240": 8, "272": 8}
 
 # As Gemma 3 itself does it: system text stands in the first user turn. For peers, as
 # the packaged Gemma's files bring no template.
@@ -62,6 +66,16 @@ arguments = kind.ModelArgs.from_dict(json.loads((folder / "config.json").read_te
 weights = dict(tree_flatten(kind.Model(arguments).parameters()))
 mx.save_safetensors(str(folder / "model.safetensors"), weights)
 """
+_MAKE_TINY_4 = """
+import sys
+from pathlib import Path
+from ofa.engine.mlx.blas import load_blas
+load_blas()
+from tests.engine.mlx import tiny
+more = {"max_position_embeddings": 32768, "torch_dtype": "float32"}
+model = {**tiny.GEMMA_4_MODEL, **more}
+tiny.save_model(Path(sys.argv[1]), model, tiny.spm_plan(tiny.GEMMA_4))
+"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,8 @@ def find(name: str, folder: Path) -> Model:
     """Return the model of *name*, one of `NAMES` or a folder; *folder* is for tiny."""
     if name == "tiny":
         return make_tiny(folder)
+    if name == "tiny4":
+        return make_tiny_4(folder)
     if name not in NAMES:
         if not (Path(name) / "config.json").is_file():
             raise CannotMeasure(f"no model at {name}: give a folder or one of {NAMES}")
@@ -116,10 +132,21 @@ def make_tiny(folder: Path) -> Model:
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(source / name, folder / name)
     (folder / "config.json").write_text(json.dumps(_TINY))
+    _run(_MAKE_TINY, folder)
+    return Model("tiny random Gemma 3", folder)
+
+
+def make_tiny_4(folder: Path) -> Model:
+    """Write the tiny Gemma 4 into *folder*."""
+    _run(_MAKE_TINY_4, folder)
+    return Model("tiny random Gemma 4", folder)
+
+
+def _run(code: str, folder: Path) -> None:
+    """Run *code* for *folder* in a process of its own: MLX starts threads."""
     subprocess.run(
-        [sys.executable, "-c", _MAKE_TINY, str(folder)],
+        [sys.executable, "-c", code, str(folder)],
         cwd=ROOT,
         env={**os.environ, **SILENT},
         check=True,
     )
-    return Model("tiny random Gemma 3", folder)

@@ -134,16 +134,20 @@ def user(text: str) -> dict[str, str]:
 
 @contextmanager
 def ofa(
-    folder: Path, *, flags: Sequence[str] = (), keys: Mapping[str, object] | None = None
+    folder: Path,
+    *,
+    flags: Sequence[str] = (),
+    keys: Mapping[str, object] | None = None,
+    root: Path = ROOT,
 ) -> Iterator[Ofa]:
     """
     Yield a ready `ofa serve` with its state in *folder*, settled.
 
-    *keys* are configuration keys (``engine.rows``). Raises `CannotMeasure` with the
-    server's own last words if it does not come up.
+    *keys* are configuration keys (``engine.rows``), *root* is the checkout it is of.
+    Raises `CannotMeasure` with the server's own last words if it does not come up.
     """
     began = time.perf_counter()
-    with started(folder, flags=flags, keys=keys) as server:
+    with started(folder, flags=flags, keys=keys, root=root) as server:
         if not proc.wait_until(lambda: _is_up(server), START_S):
             raise CannotMeasure(f"ofa serve was not ready in {START_S:g} s")
         server.start_s = time.perf_counter() - began
@@ -153,7 +157,11 @@ def ofa(
 
 @contextmanager
 def started(
-    folder: Path, *, flags: Sequence[str] = (), keys: Mapping[str, object] | None = None
+    folder: Path,
+    *,
+    flags: Sequence[str] = (),
+    keys: Mapping[str, object] | None = None,
+    root: Path = ROOT,
 ) -> Iterator[Ofa]:
     """Yield an `ofa serve` that listens; its model may still load."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +170,7 @@ def started(
     with (folder / "serve.log").open("a") as log:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=root,
             env=_environment(folder, keys or {}),
             stdout=subprocess.PIPE,
             stderr=log,

@@ -18,6 +18,7 @@ class Row:
     module: str
     function: str
     about: str
+    usual: bool = True  # measured where no row is named
 
     def measure(self, run: Run) -> Sequence[Figure]:
         """Measure its figures."""
@@ -41,5 +42,7 @@ ROWS = (
     Row("mixed", "load", "mixed", "20,000 mixed requests: memory, descriptors"),
     Row("hangup", "hangup", "hangup", "hang-up to idle engine"),
     Row("killed", "killed", "killed", "worker killed or stalled: noticed, answering"),
+    Row("tools", "tools", "calls", "valid calls of 500 demanded, 3 models", False),
+    Row("fences", "tools", "fences", "fences in place of calls", False),
     Row("blas", "blas", "blas", "prefill and decode with each BLAS"),
 )

@@ -1,0 +1,144 @@
+"""Calls that are demanded of small models, held to the schemas and not; fences."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import models, servers, toolset, wire
+from ..context import Run
+from ..figures import Figure, at_least
+from ..models import Model
+from ..servers import ROOT, Ofa
+
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A model, the family it is told of tools in, and how it is asked."""
+
+    name: str
+    family: str
+    tokens: int = 768
+    more: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0.7})
+
+    def model(self, run: Run) -> Model:
+        """Return the model."""
+        return models.find(self.name, run.folder / self.name)
+
+
+_SIDES = (
+    _Side("gemma", "generic"),
+    _Side("starter", "hermes"),
+    # Random weights never come to an end by themselves: what closes a string, an array
+    # and an object is made likelier.
+    _Side(
+        "tiny4",
+        "gemma4",
+        4096,
+        {"temperature": 1.0, "logit_bias": models.TINY_4_CLOSING},
+    ),
+)
+
+
+def calls(run: Run) -> list[Figure]:
+    """Demand 500 calls of each model, of 100 tools, with and without constraints."""
+    demands = toolset.demands(run.pick(500, 20))
+    figures = []
+    for side in _SIDES:
+        told = f"{side.name} ({side.family})"
+        for held in (True, False):
+            run.say(f"tools: {told}, {'held to' if held else 'without'} the grammar")
+            outcomes = _demanded(run, side, demands, held=held)
+            valid = outcomes.count("valid")
+            figures.append(
+                Figure(
+                    f"valid calls of {len(demands)}, {told}, "
+                    + ("held to the schemas" if held else "read, mended and checked"),
+                    valid,
+                    at_least(len(demands)) if held else None,
+                    note=f"{toolset.counted(outcomes)}; {len(toolset.offers())} tools, "
+                    "half of the requests name one, half require one of three",
+                    details={"outcomes": outcomes},
+                )
+            )
+    return figures
+
+
+def _demanded(
+    run: Run, side: _Side, demands: Sequence[toolset.Demand], *, held: bool
+) -> list[str]:
+    keys = {"tools.enabled": True, "tools.format": side.family, "tools.constrain": held}
+    flags = ["--model", str(side.model(run).folder), "--quiet"]
+    place = run.place(f"tools-{side.name}-{held}")
+    with servers.ofa(place, flags=flags, keys=keys) as server:
+        bodies = [one.body(side.tokens, side.more) for one in demands]
+        heard = _ask(run, server, bodies)
+    return [
+        toolset.verdict(demand, one.status, one.body)
+        for demand, one in zip(demands, heard, strict=True)
+    ]
+
+
+def fences(run: Run) -> list[Figure]:
+    """Leave the choice to the models; count blocks that stand where a call should."""
+    bodies = toolset.tempting(run.pick(60, 12))
+    figures = []
+    for side in _SIDES[:2]:
+        shares = {}
+        for directed in (True, False):
+            run.say(f"fences: {side.name}, {'with' if directed else 'no'} directive")
+            root = ROOT if directed else _without_directive(run.place("undirected"))
+            outcomes = _free(run, side, bodies, root)
+            shares[directed] = outcomes.count("fence") / len(outcomes)
+            figures.append(
+                Figure(
+                    f"answers with a fence-style block, {side.name}, "
+                    f"{'with' if directed else 'without'} the directive",
+                    100 * shares[directed],
+                    unit="%",
+                    note=f"{toolset.counted(outcomes)}, of {len(bodies)} that "
+                    "OpenCode's tools can do; tool_choice auto",
+                    details={"outcomes": outcomes},
+                )
+            )
+    return figures
+
+
+def _free(
+    run: Run, side: _Side, bodies: Sequence[Mapping[str, Any]], root: Path
+) -> list[str]:
+    keys = {"tools.enabled": True, "tools.format": side.family}
+    flags = ["--model", str(side.model(run).folder), "--quiet"]
+    place = run.place(f"fences-{side.name}-{root == ROOT}")
+    with servers.ofa(place, flags=flags, keys=keys, root=root) as server:
+        heard = _ask(run, server, [{**body, **side.more} for body in bodies])
+    return [toolset.answered_with(one.status, one.body) for one in heard]
+
+
+def _without_directive(folder: Path) -> Path:
+    """Return a copy of the program whose instructions say nothing of tools."""
+    root = folder / "copy"
+    if not root.exists():
+        for name in ("ofa", "prompts", "rag_index"):
+            skip: Callable[..., Any] = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, root / name, ignore=skip)
+        (root / "prompts" / "openai_tools.txt").write_text("")
+    return root
+
+
+def _ask(
+    run: Run, server: Ofa, bodies: Sequence[Mapping[str, Any]]
+) -> list[wire.Heard]:
+    """Ask a few at once, round after round."""
+    heard: list[wire.Heard] = []
+    for at in range(0, len(bodies), _AT_ONCE):
+        if at % 100 == 0:
+            run.say(f"  {at} of {len(bodies)}")
+        asked = [server.post(body) for body in bodies[at : at + _AT_ONCE]]
+        heard += wire.ask_all(server.port, asked)
+    return heard
