@@ -4,10 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ofa.chat import Tool
+from ofa.chat import Tool, ToolCall
+from ofa.toolcalls.reader import Reader
 
 from .catalogue import catalogue
-from .forms import FAMILIES, FORMS, call, check_same, told
+from .forms import FAMILIES, FORMS, call, check_same, told, typed
 from .strategies import TOOL_NAMES, conforming, schemas
 
 PAIRS = 2000
@@ -87,3 +88,36 @@ def test_what_is_told_of_tools_does_not_depend_on_their_order(family):
     tools = list(TOOLS.values())[:40]
 
     assert told(FORMS[family], tools) == told(FORMS[family], tools[::-1])
+
+
+@pytest.mark.parametrize("family", FORMS)
+@settings(max_examples=40, database=None, deadline=None)
+@given(pair=pairs(), size=st.integers(1, 9))
+def test_random_calls_leave_the_reader_as_they_were_written(family, pair, size):
+    """Fed in pieces, behind a sentence: the sentence, then the call, checked."""
+    form, (tool, one) = FORMS[family], pair
+    text = "So be it:\n\n" + form.said(form.format.calls([one]))
+    reader = Reader(form.format, [tool])
+
+    given_out = []
+    for at in range(0, len(text), size):
+        given_out += reader.feed(text[at : at + size])
+    given_out += reader.finish(cut=False)
+
+    assert "".join(p for p in given_out if isinstance(p, str)).strip() == "So be it:"
+    (found,) = (piece for piece in given_out if not isinstance(piece, str))
+    assert isinstance(found, ToolCall), found
+    assert (found.name, typed(found.arguments)) == (one.name, typed(one.arguments))
+
+
+@pytest.mark.parametrize("family", FORMS)
+@settings(max_examples=10, database=None, deadline=None)
+@given(pair=pairs())
+def test_a_call_that_the_limit_cuts_leaves_nothing(family, pair):
+    """At whatever character: no part of it, neither as a call nor as text."""
+    form, (tool, one) = FORMS[family], pair
+    text = form.said(form.format.calls([one]))
+    for cut in range(len(form.opens(text, 0)), len(text)):
+        reader = Reader(form.format, [tool])
+
+        assert [*reader.feed(text[:cut]), *reader.finish(cut=True)] == []
