@@ -32,6 +32,7 @@ from .schema import (
     SINGLES_OR_BOOLEANS,
     modern,
     properties_of,
+    required_of,
     types_of,
 )
 from .schema_merge import without
@@ -130,7 +131,7 @@ def _checkable(schema: Json, dropped: list[str]) -> Json:
     A ``$schema`` within would hand its part to checks that have no guards.
     """
     if not isinstance(schema, dict):
-        return schema if isinstance(schema, bool) else True
+        return {"not": {}} if schema is False else {}  # the library loses the place
     node = without(modern(schema), *dropped)
     for limit in ("Minimum", "Maximum"):  # draft 4 says whether the limit is in
         if node.get(f"exclusive{limit}") is True:
@@ -140,7 +141,7 @@ def _checkable(schema: Json, dropped: list[str]) -> Json:
             node[key] = {name: _checkable(one, dropped) for name, one in value.items()}
         elif key in LISTS and isinstance(value, list):
             node[key] = [_checkable(one, dropped) for one in value]
-        elif key in (*SINGLES, *SINGLES_OR_BOOLEANS):
+        elif key in SINGLES or (key in SINGLES_OR_BOOLEANS and value is not False):
             node[key] = _checkable(value, dropped)
     return node
 
@@ -153,6 +154,8 @@ def _checker() -> Checker:
         "$ref": _followed(draft.VALIDATORS["$ref"]),
         "$dynamicRef": _followed(draft.VALIDATORS["$dynamicRef"]),
         "type": _type,
+        "required": _required,
+        "enum": _enum,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
@@ -205,6 +208,20 @@ def _type(
     kinds, kind = types_of(schema), kind_of(instance)
     if kinds and kind not in kinds and not (kind == "integer" and "number" in kinds):
         yield ValidationError("type")
+
+
+def _required(
+    validator: Checker, value: Json, instance: Json, schema: Json
+) -> Iterator[ValidationError]:
+    if isinstance(instance, dict) and not instance.keys() >= set(required_of(schema)):
+        yield ValidationError("required")
+
+
+def _enum(
+    validator: Checker, value: Json, instance: Json, schema: Json
+) -> Iterator[ValidationError]:
+    if isinstance(value, list) and identity(instance) not in map(identity, value):
+        yield ValidationError("enum")
 
 
 def _matches(pattern: str, text: str) -> bool:

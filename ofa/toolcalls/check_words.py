@@ -12,12 +12,13 @@ from typing import Any
 
 from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]
 
-from .schema import properties_of, types_of
+from .schema import properties_of, required_of, types_of
 from .values import as_json, kind_of, shortened
 
 MOST = 200  # characters of one message
 _NAME = 40
 _VALUES = 120
+_NEVER = "is not allowed"
 
 
 def words(error: ValidationError) -> Iterator[str]:
@@ -49,7 +50,8 @@ def _meant(error: ValidationError) -> list[ValidationError]:
     """Return what is wrong with the one form that has the value's type, if one has."""
     forms: dict[Any, list[ValidationError]] = {}
     for inner in error.context or ():
-        forms.setdefault(inner.schema_path[0], []).append(inner)
+        if inner.schema_path:  # else the form is `false`: nothing is meant by it
+            forms.setdefault(inner.schema_path[0], []).append(inner)
     fitting = [
         errors
         for errors in forms.values()
@@ -77,7 +79,7 @@ def _must_be(kinds: Iterable[str], value: object) -> str:
 
 
 def _required(error: ValidationError) -> str:
-    names = [name for name in error.validator_value if name not in error.instance]
+    names = [name for name in required_of(error.schema) if name not in error.instance]
     return f"{_quoted(names)} {'is' if len(names) == 1 else 'are'} missing"
 
 
@@ -104,13 +106,17 @@ def _quoted(names: Iterable[str]) -> str:
     return shortened(", ".join(f"'{shortened(n, _NAME)}'" for n in names), _VALUES)
 
 
+def _not(error: ValidationError) -> str:
+    return "has a form that is not allowed" if error.validator_value else _NEVER
+
+
 def _limit(form: str) -> Callable[[ValidationError], str]:
     return lambda error: form.format(shortened(as_json(error.validator_value), _NAME))
 
 
 def _other(error: ValidationError) -> str:
     if error.validator is None:
-        return "is not allowed"
+        return _NEVER
     return f"breaks the schema's rule {error.validator}"
 
 
@@ -136,5 +142,5 @@ _RULES: dict[str, Callable[[ValidationError], str]] = {
     "multipleOf": _limit("must be a multiple of {}"),
     "uniqueItems": lambda _: "must have no item twice",
     "contains": lambda _: "lacks an item of the form it must contain",
-    "not": lambda _: "has a form that is not allowed",
+    "not": _not,
 }

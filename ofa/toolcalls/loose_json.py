@@ -218,11 +218,19 @@ class _Reader:
         return letter if letter == "'" else "\\" + letter
 
     def _code(self) -> str:
+        code = self._digits()
+        if 0xD800 <= code < 0xDC00 and self._text.startswith("\\u", self._at):
+            self._at += 2
+            pair = code.to_bytes(2, "big") + self._digits().to_bytes(2, "big")
+            return pair.decode("utf-16-be", "surrogatepass")
+        return chr(code)
+
+    def _digits(self) -> int:
         digits = _HEX.match(self._text, self._at)
         if digits is None:
             self._fail("an escape lacks its four digits")
         self._at = digits.end()
-        return chr(int(digits[0], 16))
+        return int(digits[0], 16)
 
     def _number(self, number: re.Match[str]) -> int | float:
         self._at = number.end()

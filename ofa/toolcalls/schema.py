@@ -58,10 +58,10 @@ def resolved(parameters: object) -> Schema:
 
     Takes any JSON value, raises nothing, changes nothing; a second time is the same.
     """
-    schema = _Resolver(parameters).node(parameters, 0, ())
-    if schema.get("type") != "object":
-        schema = {"type": "object", **without(schema, "type", "items")}
-    return {"properties": {}, **without(schema, "nullable")}
+    top: Schema = {"not": {}} if parameters is False else {}
+    if isinstance(parameters, dict):
+        top = without(parameters, "nullable")
+    return _Resolver(parameters).node({**top, "type": "object"}, 0, ())
 
 
 def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -24,10 +24,8 @@ _ASSERTIONS = {
     "pattern", "patternProperties", "prefixItems", "propertyNames", "then",
     "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
 }  # fmt: skip
-# These look at the properties beside them: they mean something else in a larger schema.
-_LOOK_AROUND = ("additionalProperties", "unevaluatedProperties", "unevaluatedItems")
 _TOGETHER = (
-    {"if", "then", "else"}, {"items", "prefixItems"},
+    {"if", "then", "else"}, {"items", "prefixItems", "unevaluatedItems"},
     {"contains", "minContains", "maxContains"},
 )  # fmt: skip
 ANNOTATIONS = {
@@ -43,7 +41,9 @@ def without(schema: Schema, *keys: str) -> Schema:
 
 def merged(first: Schema, second: Schema) -> Schema | None:
     """Return what allows exactly what both allow, told in *first*'s words; or None."""
-    if not (_is_closed_alike(first, second) and _is_apart(first, second)):
+    if not (_keeps_closed(first, second) and _keeps_closed(second, first)):
+        return None
+    if not _is_apart(first, second):
         return None
     node = {**second, **first}
     for key in first.keys() & second.keys():
@@ -118,16 +118,14 @@ def _words(branches: list[Schema], *, is_exclusive: bool) -> Schema | None:
     return node if words else None
 
 
-def _is_closed_alike(first: Schema, second: Schema) -> bool:
-    """Tell whether no schema closes itself to what only the other one names."""
-    if not any(
-        schema.get(key, True) is not True
-        for schema in (first, second)
-        for key in _LOOK_AROUND
-    ):
+def _keeps_closed(closed: Schema, other: Schema) -> bool:
+    """Tell whether *other* brings nothing that *closed* would then allow as well."""
+    if closed.get("unevaluatedProperties", True) is not True:
+        return not other.keys() - ANNOTATIONS - {"type", "required"}
+    if closed.get("additionalProperties", True) is True:
         return True
     return all(
-        (first.get(key) or {}).keys() == (second.get(key) or {}).keys()
+        (other.get(key) or {}).keys() <= (closed.get(key) or {}).keys()
         for key in ("properties", "patternProperties")
     )
 
