@@ -8,7 +8,7 @@ them; nothing of where in an answer a call may stand: that is `rescue`'s.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..chat import Tool
@@ -48,34 +48,21 @@ _BRACES = re.compile(
 _LITERAL = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
-def typed(raw: str, schema: dict[str, Any] | None) -> object:
-    """Return the value that *raw* text means for a parameter: text where that fits."""
-    if _takes_text(schema):
-        return raw
-    text = raw.strip()
-    if schema is None and not (text[:1] in '{["' or _LITERAL.fullmatch(text)):
-        return raw
-    try:
-        return written.parse(text)
-    except Unreadable:
-        return raw
-
-
 def glm(text: str, at: int, name: str, tool: Tool | None) -> Read | None:
     """Read the <arg_key>, <arg_value> pairs of a call to *name* from *at*."""
-    arguments, schemas = {}, _schemas(tool)
+    arguments, typed = {}, _typing(tool)
     while pair := _PAIR.match(text, at):
         key = pair[1].strip()
-        arguments[key] = typed(pair[2], schemas.get(key))
+        arguments[key] = typed(key, pair[2])
         at = pair.end()
     return ((Found(name, arguments),), at) if arguments else None
 
 
 def invoke(text: str, at: int, name: str, tool: Tool | None) -> Read | None:
     """Read the <parameter name="..."> elements of an <invoke> element from *at*."""
-    arguments, schemas = {}, _schemas(tool)
+    arguments, typed = {}, _typing(tool)
     while pair := _INVOKE.match(text, at):
-        arguments[pair[1]] = typed(_unwrapped(pair[2]), schemas.get(pair[1]))
+        arguments[pair[1]] = typed(pair[1], _unwrapped(pair[2]))
         at = pair.end()
     end = _INVOKED.match(text, at)
     return ((Found(name, arguments),), end.end()) if end else None
@@ -89,10 +76,10 @@ def function(text: str, at: int, name: str, tool: Tool | None) -> Read | None:
         if inner is None:
             return None
         arguments, at = inner
-    schemas = _schemas(tool)
+    typed = _typing(tool)
     while pair := _TAGGED.match(text, at):
         key = pair[1].strip().strip("\"'")
-        arguments[key] = typed(_unwrapped(pair[2]), schemas.get(key))
+        arguments[key] = typed(key, _unwrapped(pair[2]))
         at = pair.end()
     end = _FUNCTION_END.match(text, at)
     return ((Found(name, arguments),), end.end()) if end else None
@@ -172,7 +159,7 @@ def _braces_end(text: str, at: int) -> int | None:
 
 
 def function_tags(text: str) -> list[Found]:
-    """Return the calls that *text* is <function=...> elements of; may raise."""
+    """Return the calls, all values text, that *text* is elements of; may raise."""
     calls: list[Found] = []
     at = 0
     while head := _FUNCTION.search(text, at):
@@ -193,10 +180,25 @@ def _unwrapped(value: str) -> str:
     return value
 
 
-def _schemas(tool: Tool | None) -> dict[str, dict[str, Any]]:
-    """Return the schemas of the parameters that something is known of."""
-    properties = properties_of(resolved(tool.parameters)) if tool else {}
-    return {name: one for name, one in properties.items() if one}
+def _typing(tool: Tool | None) -> Callable[[str, str], object]:
+    """Return what makes values of a parameter's name and its text."""
+    if tool is None:
+        return lambda _, raw: raw  # whoever knows the tool mends it by the schema
+    properties = properties_of(resolved(tool.parameters))
+    return lambda name, raw: _typed(raw, properties.get(name))
+
+
+def _typed(raw: str, schema: object) -> object:
+    """Return the value that *raw* means: text where the schema takes text."""
+    if _takes_text(schema):
+        return raw
+    text = raw.strip()
+    if not schema and not (text[:1] in '{["' or _LITERAL.fullmatch(text)):
+        return raw
+    try:
+        return written.parse(text)
+    except Unreadable:
+        return raw
 
 
 def _takes_text(schema: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ..chat import Tool, ToolCall
@@ -76,7 +77,9 @@ class Generic:
         if head is None:
             raise Unreadable("there is no JSON in its block")
         body = text[head.end() :].rstrip()
-        return written.read_calls(body.removesuffix("```"))
+        slips = () if body.endswith("```") else ("unclosed",)
+        calls = written.read_calls(body.removesuffix("```"))
+        return [replace(call, repairs=(*call.repairs, *slips)) for call in calls]
 
 
 def _blocks(calls: Sequence[ToolCall]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ..chat import Tool, ToolCall
@@ -35,7 +36,6 @@ Whenever one of them helps, call it: write its name and its arguments as JSON be
 
 _BODY = re.compile(r"\s*(?:(?P<json>[{\[])|(?P<other><function=|```))")
 _COULD = re.compile(r"\s*(?:<(?:f(?:u(?:n(?:c(?:t(?:i(?:on?)?)?)?)?)?)?)?|`{0,2})\Z")
-_FENCE = re.compile(r"\s*```\w*[ \t]*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 
 
 class Hermes:
@@ -83,19 +83,23 @@ class Hermes:
 
     def read(self, text: str) -> list[Found]:
         """Return the calls in a block; the closing tag may lack at an answer's end."""
-        return [call for body in self._bodies(text) for call in _read(body)]
+        return [
+            replace(call, repairs=(*call.repairs, *slips))
+            for body in self._bodies(text.removeprefix(self._open))
+            for slips in [() if body.endswith(self._close) else ("unclosed",)]
+            for call in _read(body.removesuffix(self._close))
+        ]
 
     def _bodies(self, text: str) -> Iterator[str]:
-        """Yield what stands between the tags: a model may forget to close the first."""
-        body = text.removeprefix(self._open).strip().removesuffix(self._close)
+        """Yield what stands behind each tag: a model may forget to close the first."""
         start = 0
-        at = body.find(self._open)
+        at = text.find(self._open)
         while at >= 0:
-            if not written.in_string(body, start, at):
-                yield body[start:at].strip().removesuffix(self._close)
+            if not written.in_string(text, start, at):
+                yield text[start:at].strip()
                 start = at + len(self._open)
-            at = body.find(self._open, at + 1)
-        yield body[start:]
+            at = text.find(self._open, at + 1)
+        yield text[start:].strip()
 
 
 def _declaration(tool: Tool) -> str:
@@ -134,5 +138,4 @@ def _read(body: str) -> list[Found]:
         raise Unreadable("there is no call in it")
     if body.lstrip().startswith("<function="):
         return foreign.function_tags(body)
-    fence = _FENCE.match(body)
-    return written.read_calls(fence[1] if fence else body)
+    return written.read_calls(body)

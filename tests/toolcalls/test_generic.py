@@ -168,6 +168,7 @@ def test_block_without_its_last_line_is_read():
     [found] = Generic().read('```tool_call\n{"name": "a", "arguments": {"b": 1}}')
 
     assert (found.name, found.arguments) == ("a", {"b": 1})
+    assert found.repairs == ("unclosed",)
 
 
 @pytest.mark.parametrize("body", ["", "{", "{}", '{"name": "a"', "[]", "{a}"])

@@ -135,9 +135,10 @@ MENDED = {
         block('{"name": "read_file", "arguments": {"path": "a.py",}}'), ["comma"]),
     "a fence within": (
         block('```json\n{"name": "read_file", "arguments": {"path": "a.py"}}\n```'),
-        []),
+        ["fence"]),
     "no closing tag": (
-        '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.py"}}\n', []),
+        '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.py"}}\n',
+        ["unclosed"]),
     "parameters for arguments": (
         block('{"name": "read_file", "parameters": {"path": "a.py"}}'), []),
     "a function object": (
@@ -224,3 +225,12 @@ def test_tag_in_prose_is_no_call(text):
 def test_tag_that_may_become_a_call_waits(text):
     """Until its first characters are there."""
     assert Hermes(str).length(text) is None
+
+
+def test_values_of_xml_stay_text():
+    """Their types are the schema's business, and a text may look like JSON."""
+    [found] = Hermes(str).read(
+        block('<function=a>\n<parameter=b>\n{"c": 1}\n</parameter>\n</function>')
+    )
+
+    assert found.arguments == {"b": '{"c": 1}'}
