@@ -14,12 +14,11 @@ from pathlib import Path
 
 from ...chat import Chat
 from ...errors import ConfigError, NotReady, ShuttingDown
-from ..base import Limits, Status, refuse_unable
+from ..base import Limits, Reply, Status, refuse_unable
 from . import lm
 from .blas import load_blas
 from .model import Model, Named, Settings
 from .ready import Ready
-from .reply import MlxReply
 from .rows import Row
 from .scheduler import Scheduler, Weights
 
@@ -71,12 +70,11 @@ class MlxEngine:
         """What is known of the first model once it was loaded."""
         return self._first.weights.ready
 
-    def reply(self, chat: Chat) -> MlxReply:
+    def reply(self, chat: Chat) -> Reply:
         """
         Check and tokenise *chat*; see `Engine.reply`.
 
-        Waits for the model as long as the settings say. Tools are not rendered:
-        `limits` says so, and callers leave them out.
+        Waits for the model as long as the settings say.
         """
         model = self._models[chat.weights]
         refuse_unable(chat, model.limits())

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from os.path import commonprefix
 from pathlib import Path
+from typing import cast
 
-from ...chat import Chat, Message
+from ...chat import Chat, Message, Tool
 from ...errors import BadRequest, ContextLengthExceeded, OfaError
-from ..base import Limits
-from ..text import Channels, StopStrings
+from ...toolcalls.reader import Reader
+from ..base import Limits, Reply
+from ..text import Channels, Markers, StopStrings
 from . import lm
+from .calls import CallGrammar
 from .foreign import FOREIGN, note, note_place
+from .grammar import Grammar
 from .prefix import Match
 from .ready import Ready, Wish
 from .reply import MlxReply, Writer
@@ -23,6 +28,7 @@ from .template import Prompt
 
 MOST_LOGPROBS = 20  # OpenAI's
 _USUAL_CONTEXT = 8192  # until a model's files could be read
+_MOST_NAMED = 8  # tools in a header
 _FEW = 16  # tokens not worth reading ahead: a turn's own opening has some
 
 Submit = Callable[[Weights, Row], None]
@@ -44,6 +50,8 @@ class Settings:
     prefix_memory_gib: float | None = None
     prefix_disk: Path | None = None  # a folder of their own
     prefix_disk_gib: float = 10.0
+    tool_format: str = "auto"  # or one of `formats`, for every model
+    constrain: bool = True  # whether a grammar holds calls to the tools' schemas
 
 
 @dataclass(frozen=True)
@@ -90,21 +98,25 @@ class Model:
             settings.prefix_memory_gib,
             settings.prefix_disk,
             settings.prefix_disk_gib,
+            settings.tool_format,
         )
         self.weights = Weights(named.name, load, wish)
 
-    def reply(self, chat: Chat, ready: Ready) -> MlxReply:
+    def reply(self, chat: Chat, ready: Ready) -> Reply:
         """Check and tokenise *chat*, and return its reply, not yet started."""
         _refuse_images(chat)
+        if _reads_calls(chat):
+            from ..careful import Careful
+
+            return Careful(chat, partial(self._reply, ready))
+        return cast(Reply, self._reply(ready, chat))  # where none is read, none fails
+
+    def _reply(self, ready: Ready, chat: Chat) -> MlxReply:
         sampling = chat.sampling.over(DEFAULTS)
         check_bias(sampling, ready.logits)
-        prompt = ready.prompts.render(chat.messages, thinking=bool(chat.thinking))
+        prompt = _prompt(ready, chat)
         most = min(self._settings.output_tokens, _room(ready, len(prompt.ids)))
-        grammar = None
-        if chat.output is not None:
-            grammar = ready.grammars.compile(
-                chat.output, thinking=bool(chat.thinking), opened=prompt.thinking
-            )
+        grammar = self._grammar(ready, chat, prompt)
         mailbox = Mailbox()
         rows = [
             Row(
@@ -128,7 +140,29 @@ class Model:
             [_writer(ready, prompt, chat, index) for index in range(chat.choices)],
             submit=partial(self._submit, self.weights),
             finished=partial(self._read_on, ready, chat),
-            told={"x-ofa-cache": f"{found}; {match.reason}"},
+            told={"x-ofa-cache": f"{found}; {match.reason}", **_told_loose(grammar)},
+        )
+
+    def _grammar(
+        self, ready: Ready, chat: Chat, prompt: Prompt
+    ) -> Grammar | CallGrammar | None:
+        """Return what the answer to *chat* is held to, if to anything."""
+        thinking = bool(chat.thinking)
+        if _reads_calls(chat):
+            if not self._settings.constrain:
+                return None
+            return ready.grammars.compile_calls(
+                ready.prompts.format,
+                chat.tools,
+                chat.tool_choice,
+                parallel=chat.parallel_calls,
+                thinking=thinking,
+                opened=prompt.thinking,
+            )
+        if chat.output is None:
+            return None
+        return ready.grammars.compile(
+            chat.output, thinking=thinking, opened=prompt.thinking
         )
 
     def limits(self) -> Limits:
@@ -141,6 +175,7 @@ class Model:
         return Limits(
             context_tokens=context,
             output_tokens=min(self._settings.output_tokens, context),
+            tools=True,
             structured=True,
             choices=self._settings.rows,
             logprobs=MOST_LOGPROBS,
@@ -157,6 +192,7 @@ class Model:
         told = {
             "model": f"{self.title} ({ready.kind}), {self.weights.state}",
             "context": f"{ready.context_tokens} tokens",
+            "tools": ready.prompts.format.name,
             "kept_prompts": f"{held.entries}",
             "kept_bytes": f"{held.nbytes} of {held.limit_bytes}",
             "cache_hits": f"{held.hits}, {held.reused_tokens} tokens",
@@ -174,14 +210,14 @@ class Model:
             # Any question will do: what is read ahead stands before it.
             messages = (*chat.messages, Message("user", "?"))
             try:
-                prompt = ready.prompts.render(messages)
+                prompt = _prompt(ready, replace(chat, messages=messages))
             except OfaError:
                 continue  # a request will be told the same, with a reason
             if prompt.system:
                 ids = prompt.ids[: prompt.system]
                 self._submit(self.weights, warm_row(ids, "", "system"))
 
-    def _read_on(self, ready: Ready, chat: Chat, answer: str) -> None:
+    def _read_on(self, ready: Ready, chat: Chat, answer: Message) -> None:
         """
         Have *chat* with its *answer* read as a next turn will begin, if it is not yet.
 
@@ -192,29 +228,87 @@ class Model:
         """
         if chat.priority:
             return
-        turns = (Message("assistant", answer), Message("user", "?"))
         try:
-            prompt = ready.prompts.render((*chat.messages, *turns))
+            ids = _next_begins(ready, chat, answer)
         except OfaError:
             return
         except FOREIGN as error:  # the answer is complete, and right without
             note_place("an answer could not be read ahead", error)
             return
-        ids = prompt.ids[: prompt.history]
         missing = len(ids) - _match(ready, (*ids, 0), chat.caller).tokens
         if ids and missing > _FEW:
             self._submit(self.weights, warm_row(ids, chat.caller, "answer"))
 
 
+def _next_begins(ready: Ready, chat: Chat, answer: Message) -> tuple[int, ...]:
+    """Return what the next prompt has in common whatever follows on *answer*: results
+    of its calls, or somebody's question."""
+
+    def prompt(word: str) -> tuple[int, ...]:
+        results = [Message("tool", word, answers=call.id) for call in answer.calls]
+        follows = results or [Message("user", word)]
+        messages = (*chat.messages, answer, *follows)
+        return _prompt(ready, replace(chat, messages=messages)).ids
+
+    return tuple(commonprefix([prompt("?"), prompt("!")]))
+
+
+def _prompt(ready: Ready, chat: Chat) -> Prompt:
+    return ready.prompts.render(
+        chat.messages, thinking=bool(chat.thinking), tools=_declared(chat)
+    )
+
+
+def _declared(chat: Chat) -> tuple[Tool, ...]:
+    """Return the tools that the model is told of."""
+    return () if chat.tool_choice.kind == "none" else chat.tools
+
+
+def _offered(chat: Chat) -> tuple[Tool, ...]:
+    """Return the tools that may be called: all that are declared, or the one named."""
+    named = chat.tool_choice.name if chat.tool_choice.kind == "named" else ""
+    return tuple(tool for tool in _declared(chat) if named in ("", tool.name))
+
+
+def _reads_calls(chat: Chat) -> bool:
+    """
+    Return whether calls are read from the answer to *chat*.
+
+    Where it has to fit a schema, all of it is what the schema says, unless a call is
+    demanded: that a call could come instead is in no grammar yet.
+    """
+    demanded = chat.tool_choice.kind in ("required", "named")
+    return bool(_declared(chat)) and (chat.output is None or demanded)
+
+
+def _told_loose(grammar: Grammar | CallGrammar | None) -> dict[str, str]:
+    """Return the header that names the tools which no grammar holds as a whole."""
+    if not isinstance(grammar, CallGrammar) or not grammar.loose:
+        return {}
+    names = ", ".join(grammar.loose[:_MOST_NAMED])
+    more = ", ..." if len(grammar.loose) > _MOST_NAMED else ""
+    return {"x-ofa-tools": f"checked, not enforced: {names}{more}"}
+
+
 def _writer(ready: Ready, prompt: Prompt, chat: Chat, index: int) -> Writer:
     stops = (*chat.sampling.stop, *ready.prompts.family.stop_strings)
-    # What an answer's JSON holds is its own: no marker of thoughts.
-    final = chat.output is not None
+    mark, marks = ready.vocabulary.mark, ready.thinking
+    if marks is not None:
+        marks = Markers(mark(marks.open), mark(marks.close), marks.labelled)
+    reader = None
+    if _reads_calls(chat):
+        reader = Reader(
+            ready.prompts.format, _offered(chat), parallel=chat.parallel_calls
+        )
     return Writer(
-        decoder=ready.vocabulary.decoder(ready.silent),
-        channels=Channels(ready.thinking, thinking=prompt.thinking, final=final),
+        decoder=ready.vocabulary.decoder(ready.silent, ready.marked),
+        # What an answer's JSON holds is its own: no marker of thoughts.
+        channels=Channels(
+            marks, thinking=prompt.thinking, final=reader is None and bool(chat.output)
+        ),
         stops=StopStrings(stops),
         vocabulary=ready.vocabulary,
+        reader=reader,
         index=index,
     )
 

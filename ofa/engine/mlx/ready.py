@@ -28,6 +28,7 @@ class Ready:
     vocabulary: Vocabulary
     thinking: Markers | None  # where the model has tokens for them
     silent: frozenset[int]  # control tokens that no reader of the text has a use for
+    marked: frozenset[int]  # the others, which are told from the same characters
     ends: frozenset[int]
     context_tokens: int
     logits: int  # how many token ids the model tells apart
@@ -46,6 +47,7 @@ class Wish:
     kept_gib: float | None = None  # for beginnings of prompts
     disk: Path | None = None  # where they outlive the process, if anywhere
     disk_gib: float = 10.0
+    tool_format: str = "auto"
 
 
 def prepare(loaded: Loaded, wish: Wish) -> Ready:
@@ -55,7 +57,7 @@ def prepare(loaded: Loaded, wish: Wish) -> Ready:
     Raises `ConfigError`, with the arithmetic, if the context asked for can't fit.
     """
     vocabulary = Vocabulary(loaded.tokenizer)
-    prompts = Prompts(loaded.tokenizer, vocabulary)
+    prompts = Prompts(loaded.tokenizer, vocabulary, wish.tool_format)
     family, ids = prompts.family, vocabulary.ids
     marks = family.thinking
     shape = kv_shape(loaded.model, loaded.config)
@@ -66,15 +68,14 @@ def prepare(loaded: Loaded, wish: Wish) -> Ready:
     thinking = marks if marks and {marks.open, marks.close} <= ids.keys() else None
     ends = loaded.ends | {ids[token] for token in family.ends}
     logits = count_logits(loaded.model)
+    control = frozenset(vocabulary.control.values())
+    marked = frozenset(ids[token] for token in family.shown if token in ids) & control
     return Ready(
         prompts=prompts,
         vocabulary=vocabulary,
         thinking=thinking,
-        silent=frozenset(
-            number
-            for token, number in vocabulary.control.items()
-            if token not in family.shown
-        ),
+        silent=control - marked,
+        marked=marked,
         ends=ends,
         context_tokens=_context(room, context_of(loaded.config), wish.context_tokens),
         logits=logits,

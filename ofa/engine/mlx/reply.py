@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ...chat import End, Event, FinishReason, Logprob, Text, Thought, Usage
+from ...chat import (
+    Call,
+    End,
+    Event,
+    FinishReason,
+    Logprob,
+    Message,
+    Text,
+    Thought,
+    ToolCall,
+    Usage,
+)
+from ...toolcalls.base import Failed
+from ...toolcalls.reader import Reader
 from ..text import Channels, StopStrings
 from .foreign import FOREIGN, as_ours, note_place
 from .rows import Mailbox, Row, Sampled
@@ -15,50 +29,101 @@ from .vocabulary import Decoder, Vocabulary
 _NEVER_LOGPROB = -9999.0  # OpenAI's number for a token that was ruled out
 
 
+Piece = Text | Thought | Call | Failed
+
+
 @dataclass
 class Writer:
     """
-    Turns the tokens of one choice into pieces of text.
+    Turns the tokens of one choice into pieces of text, and with a *reader* into calls.
 
-    Stop strings are looked for in the answer only: in a model's reasoning a client's
-    stop would end it before it has said anything.
+    The control tokens that a reader of the answer may see come from *decoder* under
+    alias. What they mean is taken out on the way; the rest leaves as it is spelled.
+    Stop strings are looked for in the answer's text only: in a model's reasoning a
+    client's stop would end it before it has said anything, in a call it would cut it.
     """
 
     decoder: Decoder
     channels: Channels
     stops: StopStrings
     vocabulary: Vocabulary
+    reader: Reader | None = None
     index: int = 0
     sampled: int = 0
     reasoning: int = 0
     text: list[str] = field(default_factory=list)  # of the answer, for the next turn
+    calls: list[ToolCall] = field(default_factory=list)  # likewise
+    failed: bool = False  # a call of it was none
     ended: bool = False
-    _logprobs: list[Logprob] = field(default_factory=list)
+    _held: list[Logprob] = field(default_factory=list)  # of what may still be a call
+    _logprobs: list[Logprob] = field(default_factory=list)  # of text to come
 
-    def feed(self, sampled: Sampled) -> Iterator[Text | Thought]:
+    @property
+    def answer(self) -> Message:
+        """What was answered, as a next request will send it back."""
+        return Message("assistant", "".join(self.text), tuple(self.calls))
+
+    def feed(self, sampled: Sampled) -> Iterator[Piece]:
         """Yield what a token makes visible, and at the end all that was held back."""
         self.sampled += 1
         self.reasoning += self.channels.thinking
         if sampled.finish != "stop":  # an end token is no text
             if sampled.logprob is not None and not self.channels.thinking:
-                self._logprobs.append(self._likely(sampled, sampled.logprob))
-            yield from self._visible(
-                self.channels.feed(self.decoder.feed(sampled.token))
-            )
+                self._held.append(self._likely(sampled, sampled.logprob))
+            text = self.decoder.feed(sampled.token)
+            yield from self._visible(self.channels.feed(text))
         if sampled.finish:
             yield from self._visible(self.channels.flush())
-            rest = self.stops.flush()
-            if rest or self._logprobs:
-                yield self._piece(rest)
+            if self.reader is not None:
+                cut = sampled.finish == "length"
+                yield from self._read(self.reader.finish(cut=cut))
+            yield from self._rest()
 
-    def _visible(self, pieces: Sequence[Text | Thought]) -> Iterator[Text | Thought]:
+    def _visible(self, pieces: Sequence[Text | Thought]) -> Iterator[Piece]:
         for piece in pieces:
             if self.stops.done:
                 return
             if isinstance(piece, Thought):
-                yield Thought(piece.text, self.index)
-            elif text := self.stops.feed(piece.text):
-                yield self._piece(text)
+                yield Thought(self.vocabulary.plain(piece.text), self.index)
+            elif self.reader is None:
+                yield from self._read([piece.text])
+            else:
+                yield from self._read(self.reader.feed(piece.text))
+        if self.reader is None:
+            self._sure()
+
+    def _read(self, parts: Sequence[str | ToolCall | Failed]) -> Iterator[Piece]:
+        for part in parts:
+            if self.stops.done:
+                return
+            if isinstance(part, str):
+                self._sure()
+                if text := self.stops.feed(self.vocabulary.plain(part)):
+                    yield self._piece(text)
+                continue
+            self._held.clear()
+            yield from self._rest()
+            yield self._call(part)
+
+    def _sure(self) -> None:
+        """Know that what was held back is text."""
+        self._logprobs += self._held
+        self._held.clear()
+
+    def _rest(self) -> Iterator[Text]:
+        """Yield the text that might have been the start of a stop string."""
+        rest = self.stops.flush()
+        if rest or self._logprobs:
+            yield self._piece(rest)
+
+    def _call(self, part: ToolCall | Failed) -> Call | Failed:
+        plain = self.vocabulary.plain
+        if isinstance(part, Failed):
+            self.failed = True
+            return Failed(plain(part.raw), plain(part.why), self.index)
+        call = replace(part, arguments=_plain(part.arguments, plain))
+        self.calls.append(call)
+        return Call(call, self.index)
 
     def _piece(self, text: str) -> Text:
         logprobs, self._logprobs = tuple(self._logprobs), []
@@ -76,7 +141,18 @@ class Writer:
         return Logprob(_text(raw), max(logprob, _NEVER_LOGPROB), raw, top)
 
 
-def _written(writer: Writer, sampled: Sampled) -> list[Text | Thought]:
+def _plain(value: Any, plain: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
+    """Return *value* with all its texts made *plain*."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain(one, plain) for one in value]
+    if isinstance(value, dict):
+        return {plain(key): _plain(one, plain) for key, one in value.items()}
+    return value
+
+
+def _written(writer: Writer, sampled: Sampled) -> list[Piece]:
     """Return what a token makes visible; raise `EngineError` if that fails."""
     try:
         return list(writer.feed(sampled))
@@ -84,6 +160,15 @@ def _written(writer: Writer, sampled: Sampled) -> list[Text | Thought]:
         note_place("a token could not be turned into text", error)
         message = "the engine could not write this answer; send it again"
         raise as_ours(error, message) from None
+
+
+def _finish(writer: Writer, sampled: Sampled) -> FinishReason | None:
+    """Return why *writer* is done with *sampled*, if it is."""
+    if not (sampled.finish or writer.stops.done):
+        return None
+    if sampled.finish == "length" and not writer.stops.done:
+        return "length"
+    return "tools" if writer.calls else "stop"
 
 
 def _text(raw: bytes) -> str:
@@ -95,7 +180,8 @@ class MlxReply:
     Rows that start when they are read; see `Reply`.
 
     *submit* sends a row to the engine's thread; *finished* gets the answer of a chat
-    with one choice once it is complete, for what a next turn will begin with.
+    with one choice once it is complete, for what a next turn will begin with. Calls
+    that are none come out as `Failed`, for who may ask again.
     """
 
     def __init__(
@@ -104,7 +190,7 @@ class MlxReply:
         writers: Sequence[Writer],
         *,
         submit: Callable[[Row], None],
-        finished: Callable[[str], None],
+        finished: Callable[[Message], None],
         told: Mapping[str, str],
     ) -> None:
         self._rows = rows
@@ -119,7 +205,7 @@ class MlxReply:
         """How much of the prompt is at hand already."""
         return self._told
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[Event | Failed]:
         """Yield the events of all choices; starts the work."""
         for row in self._rows:
             self._submit(row)
@@ -131,7 +217,7 @@ class MlxReply:
                 if writer.ended:
                     continue
                 yield from _written(writer, sampled)
-                finish = "stop" if writer.stops.done else sampled.finish
+                finish = _finish(writer, sampled)
                 if finish:
                     writer.ended = True
                     left -= 1
@@ -141,8 +227,8 @@ class MlxReply:
                         return
         finally:
             self.close()
-            if whole and len(self._writers) == 1:
-                self._finished("".join(self._writers[0].text))
+            if whole and len(self._writers) == 1 and not self._writers[0].failed:
+                self._finished(self._writers[0].answer)
 
     def close(self) -> None:
         """Stop the work at the engine's next step; the reader comes back at once."""

@@ -2,33 +2,28 @@
 From the messages of a `Chat` to the token ids a model was trained on.
 
 Knows model families, chat templates and what they cannot bear; nothing of engines.
-A conversation is folded first, so that any order of roles fits any template:
-
-* leading system texts become one; a later one becomes user text where it stands;
-* a tool's result becomes user text, a call a line of the assistant's text (templates
-  with a tool format of their own are not used for that yet); reasoning is left out;
-* neighbours of one role become one, joined by a blank line;
-* a conversation starts with a user turn, empty if it must.
-
-The template is rendered over stand-ins for the texts. So what an author wrote can
-neither be taken for the template's own markers nor trip its logic.
+A conversation is folded first, so that any order of roles fits any template, and the
+template is rendered over stand-ins for the texts. So what an author wrote can neither
+be taken for the template's own markers nor trip its logic. Tools, calls and results are
+part of those texts: no template's own way with them is used.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from os.path import commonprefix
 
-from ...chat import Message, ToolCall
+from ...chat import Message, Tool
 from ...errors import BadRequest, ConfigError
+from ...toolcalls.base import Markup
 from ..text import CHANNEL, THINK, Markers
+from .formats import find_format
+from .turns import Folded, fold
 from .vocabulary import Tokenizer, Vocabulary
 
 _GEMMA_3 = """{{ bos_token }}{% for m in messages %}
@@ -46,6 +41,12 @@ _GEMMA_4 = """{{ bos_token }}
 {%- if add_generation_prompt %}{{ '<|turn>model\\n' }}
 {%- if not enable_thinking %}{{ '<|channel>thought\\n<channel|>' }}{% endif %}
 {%- endif %}"""
+
+_FUNCTION_GEMMA = """{{ bos_token }}{% for m in messages %}
+{{- '<start_of_turn>'
+    + {'system': 'developer', 'assistant': 'model'}.get(m.role, m.role) + '\\n'
+    + m.content | trim + '<end_of_turn>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
 
 _CHATML = """{% for m in messages %}
 {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}
@@ -82,6 +83,10 @@ FAMILIES: tuple[Family, ...] = (  # the first whose sign is a token
     Family("gemma4", "<|turn>", ("<eos>", "<turn|>", "<|tool_response>"), CHANNEL,
            ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
            _GEMMA_4),
+    Family("functiongemma", "<start_function_call>",
+           ("<eos>", "<end_of_turn>", "<start_function_response>"), None,
+           ("<start_function_call>", "<end_function_call>", "<escape>"),
+           _FUNCTION_GEMMA),
     Family("gemma3", "<start_of_turn>", ("<eos>", "<end_of_turn>"), None, (), _GEMMA_3),
     Family("chatml", "<|im_start|>", ("<|im_end|>",), THINK,
            ("<think>", "</think>", "<tool_call>", "</tool_call>"), _CHATML),
@@ -109,8 +114,9 @@ class Prompt:
     What the model reads, and whether it starts inside an opened thought.
 
     The other numbers are tokens from the start, at which other prompts may part from
-    this one: behind the system text (0 without one), before the last user turn's
-    content, and up to where a later prompt repeats this one with the answer in it.
+    this one: behind the system text and the tools (0 without them), before the last
+    user turn's content, and up to where a later prompt repeats this one with the answer
+    in it.
     """
 
     ids: tuple[int, ...]
@@ -123,8 +129,11 @@ class Prompt:
 class Prompts:
     """Renders conversations for one model; safe to use from many threads."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, vocabulary: Vocabulary, format: str = "auto"
+    ) -> None:
         self.family = find_family(vocabulary)
+        self.format = find_format(tokenizer, vocabulary, format)
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._own = None if tokenizer.has_chat_template else self.family.template
@@ -135,9 +144,23 @@ class Prompts:
         self._stand_ins = re.compile(f"\ue000{nonce}:([0-9]+)\ue001")
         self._takes_system = self._bears_system()
 
-    def render(self, messages: Sequence[Message], *, thinking: bool = False) -> Prompt:
-        """Return the prompt for the assistant's next turn after *messages*."""
-        turns = fold(messages, takes_system=self._takes_system)
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        tools: Sequence[Tool] = (),
+    ) -> Prompt:
+        """
+        Return the prompt for the assistant's next turn after *messages*.
+
+        Where results are part of the model's own turn and come last, it ends right
+        behind them, and the answer goes on in that turn.
+        """
+        folded = fold(
+            messages, self.format, tools=tools, takes_system=self._takes_system
+        )
+        turns = [(turn.role, self._written(turn.markup)) for turn in folded.turns]
         parts = self._stand_ins.split(self._fill(turns, thinking))
         order = [int(number) for number in parts[1::2]]
         wanted = [n for n, (_, said) in enumerate(turns) if said.strip()]
@@ -147,6 +170,8 @@ class Prompts:
                 "exactly once; send fewer roles or use another model",
                 param="messages",
             )
+        if folded.is_open:
+            parts[-1] = ""
         pieces = [
             turns[int(part)][1].strip() if n % 2 else self._vocabulary.mark(part)
             for n, part in enumerate(parts)
@@ -156,7 +181,7 @@ class Prompts:
         shift = len(ids) - len(encoded)
         cuts = [
             max(0, _tokens_before(at, spans) + shift) if at else 0
-            for at in self._cuts(messages, turns, order, pieces, thinking)
+            for at in self._cuts(folded, order, pieces, thinking)
         ]
         marks = self.family.thinking
         return Prompt(
@@ -165,34 +190,42 @@ class Prompts:
             *cuts,
         )
 
+    def _written(self, markup: Markup) -> str:
+        """Return *markup* as it is encoded, with the control tokens that are ours under
+        alias."""
+        mark = self._vocabulary.mark
+        return "".join(
+            mark(piece.text) if piece.ours else piece.text for piece in markup
+        )
+
     def _cuts(
         self,
-        messages: Sequence[Message],
-        turns: Sequence[tuple[str, str]],
+        folded: Folded,
         order: list[int],
         pieces: list[str],
         thinking: bool,
     ) -> tuple[int, int, int]:
         """Return system, history and stable of `Prompt`, in characters of *pieces*."""
+        turns = folded.turns
         starts: dict[int, int] = {}  # of each turn's content
         at = 0
         for n, piece in enumerate(pieces):
             if n % 2:
                 starts[order[n // 2]] = at
             at += len(piece)
-        system = _system_text(messages)
-        if not system:
-            behind_system = 0
-        elif turns[0][0] == "system":
-            behind_system = starts.get(1, 0)
+        head = self._written(folded.head)
+        if not head:
+            behind_head = 0
+        elif turns[0].role == "system":
+            behind_head = starts.get(1, 0)
         else:  # it stands before the first user's own text
-            behind_system = starts.get(0, 0) + len(f"{system}\n\n".lstrip())
-        last = max((n for n, (role, _) in enumerate(turns) if role == "user"))
+            behind_head = starts.get(0, 0) + len(f"{head}\n\n".lstrip())
+        last = max(n for n, turn in enumerate(turns) if turn.role == "user")
         tail = pieces[-1]
         stable = at - len(tail)
-        if turns[-1][0] == "user" and turns[-1][1].strip():
+        if turns[-1].role == "user" and order and order[-1] == len(turns) - 1:
             stable += len(commonprefix([tail, self._opening(thinking)]))
-        return behind_system, starts.get(last, 0), stable
+        return behind_head, starts.get(last, 0), stable
 
     @cache  # noqa: B019 - one of these a model, two entries each
     def _opening(self, thinking: bool) -> str:
@@ -253,60 +286,6 @@ class Prompts:
         except BadRequest:
             return False
         return sorted(found) == ["0", "1"]
-
-
-def fold(
-    messages: Iterable[Message], *, takes_system: bool = True
-) -> list[tuple[str, str]]:
-    """Return (role, text) turns that any template bears: system once and first, then
-    user and assistant by turns, user first; no text is lost."""
-    messages = tuple(messages)
-    turns: list[tuple[str, str]] = []
-    names: dict[str, str] = {}
-    for message in messages:
-        names.update({call.id: call.name for call in message.calls})
-        if message.role != "system" or turns:
-            _append(turns, *_plain(message, names))
-    if not turns or turns[0][0] != "user":
-        turns.insert(0, ("user", ""))
-    head = _system_text(messages)
-    if head and takes_system:
-        return [("system", head), *turns]
-    turns[0] = ("user", _joined((head, turns[0][1])))
-    return turns
-
-
-def _system_text(messages: Sequence[Message]) -> str:
-    """Return the leading system texts of *messages* as one."""
-    leading = itertools.takewhile(lambda m: m.role == "system", messages)
-    return _joined(message.text for message in leading)
-
-
-def _append(turns: list[tuple[str, str]], role: str, text: str) -> None:
-    if turns and turns[-1][0] == role:
-        turns[-1] = (role, _joined((turns[-1][1], text)))
-    else:
-        turns.append((role, text))
-
-
-def _plain(message: Message, names: dict[str, str]) -> tuple[str, str]:
-    """Return role and text of *message* where only the two speakers exist."""
-    if message.role == "assistant":
-        calls = (_called(call) for call in message.calls)
-        return "assistant", _joined((message.text, *calls))
-    if message.role == "tool":
-        # Editors trim old turns, so a result may have lost its call.
-        name = names.get(message.answers) or message.name or "an earlier call"
-        return "user", f"Result of {name}:\n{message.text}"
-    return "user", message.text
-
-
-def _called(call: ToolCall) -> str:
-    return f"[called {call.name} {json.dumps(call.arguments, ensure_ascii=False)}]"
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return "\n\n".join(text for text in texts if text)
 
 
 def _tokens_before(at: int, spans: Sequence[tuple[int, int]]) -> int:

@@ -42,6 +42,12 @@ class Detokenizer(Protocol):
     def add_token(self, token: int) -> None:
         """Take one more token."""
 
+    def finalize(self) -> None:
+        """Show what was held back, as the text ends here."""
+
+    def reset(self) -> None:
+        """Begin another text."""
+
 
 class Tokenizer(Protocol):
     """What is used of transformers' tokenizers, as mlx-lm wraps them."""
@@ -79,6 +85,7 @@ class Vocabulary:
             token: f"\ue000{nonce}-{number}\ue001"
             for token, number in self.control.items()
         }
+        self._marked = re.compile(f"\ue000{nonce}-([0-9]+)\ue001")
         self._lengths = sorted({len(token) for token in self.control}, reverse=True)
         self._starts = _any_of(token[0] for token in self.control)
         self._tokens = _byte_table(plan)
@@ -87,6 +94,12 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._encoder = _renamed(plan, self._aliases)
         self.mark = lru_cache(maxsize=4096)(self._mark)
+
+    def plain(self, text: str) -> str:
+        """Return *text* with each token that is under alias as its own characters."""
+        if "\ue000" not in text:
+            return text
+        return self._marked.sub(lambda found: self._names[int(found[1])], text)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of *text*; only what `mark` wrote becomes a control token."""
@@ -129,16 +142,31 @@ class Vocabulary:
             return self._tokens[token] if token < len(self._tokens) else b""
         return self._names.get(token, "").encode()
 
-    def decoder(self, silent: frozenset[int] = frozenset()) -> Decoder:
-        """Return a fresh decoder that shows nothing for the tokens in *silent*."""
+    def decoder(
+        self,
+        silent: frozenset[int] = frozenset(),
+        marked: frozenset[int] = frozenset(),
+    ) -> Decoder:
+        """
+        Return a fresh decoder that shows nothing for the tokens in *silent*.
+
+        Control tokens in *marked* are shown under alias, as `mark` writes them: so they
+        can be told from the same characters in plain letters. `plain` undoes that.
+        """
+        shown: dict[int, str] = dict.fromkeys(silent, "")
+        shown |= {
+            number: self._aliases[token]
+            for token, number in self.control.items()
+            if number in marked
+        }
         if self._tokens is None:
-            return _Borrowed(self._tokenizer.detokenizer, silent)
-        return Decoder(self._tokens, silent, strips=self._strips)
+            return _Borrowed(self._tokenizer.detokenizer, shown)
+        return Decoder(self._tokens, shown, strips=self._strips)
 
 
 class Decoder:
     """
-    Turns ids into text as they come, in linear time.
+    Turns ids into text as they come, in linear time; those in *shown* into that.
 
     Characters spread over several tokens appear when they are whole; what is left
     incomplete at the end was cut by a limit and is dropped, not shown as U+FFFD.
@@ -147,18 +175,21 @@ class Decoder:
     def __init__(
         self,
         tokens: Sequence[bytes] = (),
-        silent: frozenset[int] = frozenset(),
+        shown: Mapping[int, str] | None = None,
         *,
         strips: bool = False,
     ) -> None:
         self._tokens = tokens
-        self._silent = silent
+        self._shown = shown or {}
         self._strips = strips  # the format writes one blank before the first word
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """Return the text that *token* completes."""
-        if token in self._silent or token >= len(self._tokens):
+        instead = self._shown.get(token)
+        if instead is not None:
+            return self._before() + instead if instead else ""
+        if token >= len(self._tokens):
             return ""  # models pad their output beyond the tokenizer's last id
         text = self._utf8.decode(self._tokens[token])
         if self._strips and text:
@@ -166,20 +197,32 @@ class Decoder:
             text = text.removeprefix(" ")
         return text
 
+    def _before(self) -> str:
+        """Return what is left of the text, as it ends at a control token."""
+        self._strips = False
+        return self._utf8.decode(b"", final=True)
+
 
 class _Borrowed(Decoder):
     """mlx-lm's own detokenizer, for tokenizers whose bytes are not known here."""
 
-    def __init__(self, detokenizer: Detokenizer, silent: frozenset[int]) -> None:
-        super().__init__((), silent)
+    def __init__(self, detokenizer: Detokenizer, shown: Mapping[int, str]) -> None:
+        super().__init__((), shown)
         self._detokenizer = detokenizer
 
     def feed(self, token: int) -> str:
         """Return the text that *token* completes."""
-        if token in self._silent:
-            return ""
+        instead = self._shown.get(token)
+        if instead is not None:
+            return self._before() + instead if instead else ""
         self._detokenizer.add_token(token)
         return str(self._detokenizer.last_segment)
+
+    def _before(self) -> str:
+        self._detokenizer.finalize()
+        rest = str(self._detokenizer.last_segment)
+        self._detokenizer.reset()
+        return rest
 
 
 def _ids(plan: Mapping[str, Any]) -> dict[str, int]:

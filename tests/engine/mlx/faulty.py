@@ -148,9 +148,9 @@ class FaultyWords:
         self._fault.at_place("tokenizer")
         return self._vocabulary.encode_spans(text)
 
-    def decoder(self, silent=frozenset()):
+    def decoder(self, *tokens):
         """Return a decoder that fails if it was asked for while that is armed."""
-        decoder = self._vocabulary.decoder(silent)
+        decoder = self._vocabulary.decoder(*tokens)
         if "detokenizer" in self._fault.places:
             feed = decoder.feed
 
@@ -176,6 +176,10 @@ class FaultyGrammars:
 
     def compile(self, output, *, thinking=False, opened=False):
         """Return a grammar of whatever was asked."""
+        return self
+
+    def compile_calls(self, how, tools, choice, **more):
+        """Return the same for calls."""
         return self
 
     def processor(self, prompt):
