@@ -59,14 +59,18 @@ def test_several_calls_of_a_turn_stay_apart(family, data):
 @pytest.mark.parametrize("name", TOOLS)
 @settings(max_examples=3, database=None, deadline=None)
 @given(data=st.data())
-def test_calls_of_real_tools_read_back(name, data):
+def test_calls_of_real_tools_pass_the_reader_and_its_check(name, data):
     """Every tool of every client, in every family."""
     tool = TOOLS[name]
     arguments = data.draw(conforming({"type": "object", **tool.parameters}))
     one = call(tool.name, arguments)
 
     for form in FORMS.values():
-        check_same(form.read(form.said(form.format.calls([one]))), [one])
+        reader = Reader(form.format, [tool])
+        text = form.said(form.format.calls([one]))
+        (found,) = [*reader.feed(text), *reader.finish(cut=False)]
+        assert isinstance(found, ToolCall), found
+        assert (found.name, typed(found.arguments)) == (one.name, typed(one.arguments))
 
 
 @pytest.mark.parametrize("name", TOOLS)
