@@ -136,11 +136,11 @@ def _array(value: list[Json], schema: Schema) -> Reading:
 
 def _word(value: str, schema: Schema) -> Reading:
     """Return the one of the allowed strings that *value* is but for case."""
-    fold = value.strip().casefold()
+    allowed, fold = schema.get("enum", ()), value.strip().casefold()
+    if value in allowed:
+        return value, ()
     words = [
-        word
-        for word in schema.get("enum", ())
-        if isinstance(word, str) and word.casefold() == fold
+        word for word in allowed if isinstance(word, str) and word.casefold() == fold
     ]
     return (words[0], ("enum",)) if len(words) == 1 else (value, ())
 
