@@ -35,7 +35,7 @@ _CLOSE = re.compile(r"\n[ \t]*```")
 
 
 class Generic:
-    """Blocks of JSON, as any model has seen by the thousand, with a tag of their own."""
+    """Blocks of JSON, which any model has seen often, with a tag of their own."""
 
     name = "generic"
     openers: tuple[str, ...] = (OPENER,)
