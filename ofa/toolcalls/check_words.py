@@ -55,7 +55,9 @@ def _meant(error: ValidationError) -> list[ValidationError]:
     fitting = [
         errors
         for errors in forms.values()
-        if not any(one.validator == "type" and not one.relative_path for one in errors)
+        if not any(
+            one.validator in ("type", "not") and not one.relative_path for one in errors
+        )
     ]
     return fitting[0] if len(fitting) == 1 else []
 

@@ -7,9 +7,10 @@ stays an ``allOf``, a union that can't stays a union.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from .values import KINDS, identity, is_same, unique
+from .values import KINDS, identity, is_same
 
 Schema = dict[str, Any]
 
@@ -33,6 +34,8 @@ ANNOTATIONS = {
     "writeOnly",
 }  # fmt: skip
 
+_MOST_BRANCHES = 64  # each is merged into a copy of all before it
+
 
 def without(schema: Schema, *keys: str) -> Schema:
     """Return a copy of *schema* that lacks *keys*."""
@@ -45,7 +48,7 @@ def merged(first: Schema, second: Schema) -> Schema | None:
         return None
     if not _is_apart(first, second):
         return None
-    node = {**second, **first}
+    node = first | second | first  # in the first's order
     for key in first.keys() & second.keys():
         if key in _NARROWED:
             value = _NARROWED[key](first[key], second[key])
@@ -62,21 +65,18 @@ def merged(first: Schema, second: Schema) -> Schema | None:
 
 def conjunct(node: Schema) -> Schema:
     """Return *node* with as much of its ``allOf`` in itself as says the same there."""
-    left, node = node["allOf"], without(node, "allOf")
-    while left:
-        rest = []
-        for branch in left:
-            both = merged(node, branch)
-            if both is None:
-                rest.append(branch)
-            else:
-                node = both
-        # What a branch brought is tried again along with the rest.
-        rest = [*node.pop("allOf", ()), *rest]
-        if len(rest) >= len(left):
-            return {**node, "allOf": rest}
-        left = rest
-    return node
+    branches, left = node["allOf"], []
+    if len(branches) > _MOST_BRANCHES:
+        return node
+    node = without(node, "allOf")
+    for branch in branches:
+        both = merged(node, branch)
+        if both is None:
+            left.append(branch)
+        else:
+            left += both.pop("allOf", ())
+            node = both
+    return {**node, "allOf": left} if left else node
 
 
 def united(node: Schema, key: str) -> Schema:
@@ -100,19 +100,20 @@ def united(node: Schema, key: str) -> Schema:
 def _words(branches: list[Schema], *, is_exclusive: bool) -> Schema | None:
     """Return the one schema of a union of nothing but given strings, or None."""
     allowed = {"type", "enum", *ANNOTATIONS}
-    words, notes = [], []
+    words: list[str] = []
+    notes = []
     for branch in branches:
-        if branch.get("type") != "string" or "enum" not in branch:
+        enum = branch.get("enum", (None,))
+        if branch.get("type") != "string" or branch.keys() - allowed:
             return None
-        if branch.keys() - allowed:
+        if not all(isinstance(word, str) for word in enum):
             return None
-        words += branch["enum"]
+        words += enum
         if branch.get("description"):
-            names = ", ".join(map(str, branch["enum"]))
-            notes.append(f"{names}: {branch['description']}")
+            notes.append(f"{', '.join(enum)}: {branch['description']}")
     if is_exclusive:  # what two branches allow, a oneOf refuses
-        words = [word for word in words if words.count(word) == 1]
-    node: Schema = {"type": "string", "enum": unique(words)}
+        words = [word for word, count in Counter(words).items() if count == 1]
+    node: Schema = {"type": "string", "enum": list(dict.fromkeys(words))}
     if notes and len(branches) > 1:
         node["description"] = "\n".join(notes)
     return node if words else None
@@ -174,7 +175,7 @@ def _common(first: list[object], second: list[object]) -> list[object] | None:
 
 
 def _all_properties(first: Schema, second: Schema) -> Schema | None:
-    node = {**second, **first}
+    node = first | second | first
     for name in first.keys() & second.keys():
         both = merged(first[name], second[name])
         if both is None:

@@ -62,6 +62,13 @@ def of_value(value, schema):
             {"anyOf": [{"type": "string"}, {"items": {"type": "string"}}]},
             "p[1]: must be string, not integer",
         ),
+        (1, {"anyOf": [False, {"type": "null"}]}, "p: fits none of the allowed"),
+        (1, {"$ref": "#/properties/p/x", "x": False}, "p: is not allowed"),
+        (
+            1,
+            {"$ref": "#/properties/p/x", "x": {"anyOf": [False, {"type": "null"}]}},
+            "p: fits none of the allowed",
+        ),
         (1, {"anyOf": [{"minimum": 2}, {"minimum": 3}]}, "p: fits none of the allowed"),
         (3, {"oneOf": [{"minimum": 2}, {"minimum": 3}]}, "p: fits several of the"),
     ],
@@ -69,7 +76,6 @@ def of_value(value, schema):
 def test_what_is_wrong_is_told_with_its_place_and_rule(value, schema, told):
     """A model reads where it went wrong and what is allowed there."""
     assert of_value(value, schema)[0].startswith(told)
-    assert not fits(value, schema)
 
 
 def test_what_is_told_is_short_and_quotes_no_arguments():
@@ -104,6 +110,8 @@ def test_what_is_told_is_short_and_quotes_no_arguments():
         ("a", {"format": "date"}),
         ([1], {"items": [{"type": "integer"}]}),
         (3.0, {"type": "integer"}),
+        ([1, 1], {"uniqueItems": False}),
+        (1, {"$id": "http://[", "type": "number"}),
         (None, {"type": "string", "nullable": True}),
         (None, {"$ref": "#/$defs/none", "type": "string", "nullable": True}),
     ],
@@ -152,6 +160,23 @@ def test_references_are_followed_at_every_depth():
     assert problems(value, schema) == ("next." * 9 + "v: must be integer, not string",)
 
 
+def test_a_long_schema_is_checked_by_too():
+    """What is too long to be kept compiled holds all the same."""
+    schema = {"description": "x" * 20_000, "type": "integer"}
+
+    assert fits(1, schema)
+    assert not fits("1", schema)
+
+
+def test_a_schema_deeper_than_any_request_refuses_nothing():
+    """Ten thousand levels can't be checked by, and do not fail."""
+    deep: dict = {"not": {}}
+    for _ in range(10_000):
+        deep = {"items": deep}
+
+    assert fits([], deep)
+
+
 @pytest.mark.parametrize(
     "definitions",
     [
@@ -175,6 +200,15 @@ def test_references_end(definitions):
         ("a" * 60 + "b", {"pattern": "^(a|aa)+$"}),
         (["a" * 60 + "b"] * 50, {"items": {"pattern": "^(a|aa)+$"}}),
         (
+            ["a" * 60 + "b", "a"],
+            {
+                "anyOf": [
+                    {"items": {"pattern": "^(a|aa)+$"}},
+                    {"contains": {"pattern": "b$"}},
+                ]
+            },
+        ),
+        (
             {"a" * 60 + "b": 1},
             {"patternProperties": {"^(a|aa)+$": {}}, "additionalProperties": False},
         ),
@@ -183,7 +217,7 @@ def test_references_end(definitions):
             {"patternProperties": {"^(a|aa)+$": {}}, "unevaluatedProperties": True},
         ),
     ],
-    ids=["value", "many", "key", "unevaluated"],
+    ids=["value", "many", "behind", "key", "unevaluated"],
 )
 def test_a_pattern_that_backtracks_without_end_is_stopped(value, schema):
     """No schema holds a worker: the value counts as one that does not match."""
