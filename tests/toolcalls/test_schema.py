@@ -80,6 +80,10 @@ def of_property(schema):
         ({"type": "null"}, {"type": "null"}),
         ({"items": STRING}, {"type": "array", "items": STRING}),
         ({"items": [STRING]}, {"type": "array", "prefixItems": [STRING]}),
+        (
+            {"items": [STRING], "additionalItems": False},
+            {"type": "array", "prefixItems": [STRING], "items": {"not": {}}},
+        ),
         ({"const": 3}, {"type": "integer", "enum": [3]}),
         ({"enum": ["a", "b", "a"]}, {"type": "string", "enum": ["a", "b"]}),
         ({"enum": [1, 1.5]}, {"type": "number", "enum": [1, 1.5]}),
@@ -101,6 +105,10 @@ def of_property(schema):
                 ]
             },
             {"type": "number"},
+        ),
+        (
+            {"allOf": [{"contains": STRING}, {"contains": {}}]},
+            {"contains": STRING, "allOf": [{"contains": {}}]},
         ),
         (
             {"allOf": [{"if": {"minimum": 1}, "then": {"maximum": 2}}, {"else": {}}]},
@@ -271,11 +279,12 @@ def test_an_anchor_and_the_own_id_are_found():
         "properties": {
             "a": {"$ref": "#word"},
             "b": {"$ref": "https://example.org/tool#/$defs/w"},
+            "c": {"$ref": "#word"},
         },
         "$defs": {"w": {"$anchor": "word", "type": "string"}},
     }
 
-    assert resolved(sent)["properties"] == {"a": STRING, "b": STRING}
+    assert resolved(sent)["properties"] == {"a": STRING, "b": STRING, "c": STRING}
 
 
 def test_a_type_within_itself_is_told_twice_then_named():
@@ -313,12 +322,13 @@ def test_references_that_double_are_cut():
             "properties": {
                 "a": {"$ref": f"#/$defs/d{n + 1}"},
                 "b": {"$ref": f"#/$defs/d{n + 1}"},
+                "c": {"$ref": "#/$defs/any"},
             }
         }
         for n in range(60)
     }
 
-    shown = resolved({"$ref": "#/$defs/d0", "$defs": twice})
+    shown = resolved({"$ref": "#/$defs/d0", "$defs": {**twice, "any": True}})
 
     assert len(json.dumps(shown)) < 3 * MAX_EXPANDED
 
