@@ -40,18 +40,9 @@ def test_there_are_over_a_hundred_schemas_and_every_tool_of_vscode():
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_tool_has_a_schema_that_can_be_filled(name):
-    """A schema is valid, and arguments drawn for it are what jsonschema accepts."""
-    schema = TOOLS[name].parameters
-    Draft202012Validator.check_schema(schema)
-
-    @settings(max_examples=3, database=None, deadline=None)
-    @given(conforming(schema))
-    def fill(arguments):
-        assert isinstance(arguments, dict) or not schema
-        json.dumps(arguments, allow_nan=False)
-
-    fill()
+def test_every_tool_has_a_valid_schema(name):
+    """That it can be filled as well, test_round_trip shows with calls of it."""
+    Draft202012Validator.check_schema(TOOLS[name].parameters)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
