@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...chat import Output
-from ...errors import BadRequest, EngineError, Overloaded
+from ...chat import Output, Tool, ToolChoice
+from ...errors import BadRequest, Overloaded
+from ...toolcalls.base import Format
 from ..text import Markers
-from .schema import check_schema
+from .calls import Asked, CallGrammar, Calls, callable_tools
+from .masks import Mask, Matcher
+from .schema import check_schema, refusal
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    import mlx.core as mx
+    pass
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 # Compact, as a weak model may write blanks for ever. What a schema says itself under
@@ -49,25 +51,9 @@ _COMPILE_S = 2.0
 _KEPT = 32
 _ROWS = 256  # rows share what their lexer has learnt, and that is never given back
 
-# What llguidance says of a schema, and what is wrong with the request then.
-_REFUSALS = (
-    (r"Unimplemented keys: \[(.*)\]", "{0} can't be enforced; leave it out", True),
-    (r"Unknown format: (.*)", 'the string format "{0}" can\'t be enforced', True),
-    (r"oneOf constraints", "oneOf can't be enforced where its options may overlap; "
-     "use anyOf", True),
-    (r"look-around", "pattern: look-around can't be enforced", True),
-    (r"Resource '(.*?)' is not present", "{0} is not within the schema, and nothing "
-     "is fetched", True),
-    (r"only supported|not supported|too many digits|not disjoint|Unable to determine"
-     r"|Failed to generate regex", "{line}", True),
-    (r"Unsatisfiable schema: (.*)", "no value fits the schema: {0}", False),
-    (r"NoExtension", "no value fits the schema", False),
-    (r"too (?:big|large|complex|many)|fuel|Too many|symbols\.len", "the schema is too "
-     "complex to be enforced; make it smaller", False),
-    (r"regex parse error(?:.|\n)*error: (.*)", "pattern: {0}", False),
-)  # fmt: skip
-
 log = logging.getLogger("ofa.engine.mlx")
+
+T = TypeVar("T")
 
 
 def _import() -> Any:  # noqa: ANN401 - a module
@@ -94,11 +80,11 @@ class Grammars:
         load: Callable[[], Any] = _import,
         limit_s: float = _COMPILE_S,
     ) -> None:
-        self._vocabulary = vocabulary
-        self._logits = logits
+        self.vocabulary = vocabulary
+        self.logits = logits
         self._ends = sorted(token for token in ends if token < logits)
         self._is_able = bool(self._ends) and vocabulary.knows_bytes
-        self._thinking = thinking
+        self.thinking = thinking
         self._load = load
         self._limit_s = limit_s
         self._building = threading.Lock()
@@ -107,6 +93,7 @@ class Grammars:
         self._lock = threading.Lock()  # of the kept ones
         self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
         self._compiling = threading.Lock()  # one at a time: it costs a whole core
+        self._calls = Calls(self)
 
     def prepare(self) -> None:
         """
@@ -135,7 +122,7 @@ class Grammars:
         plain = output.kind == "json_object"
         text = check_schema(_ANY_OBJECT if plain else output.schema, output.param)
         self._require(output.param)
-        key = (self._frame(thinking=thinking, opened=opened), text)
+        key = (self.frame(thinking=thinking, opened=opened), text)
         with self._lock:
             grammar = self._kept.get(key)
             if grammar is not None and not grammar.worn:
@@ -149,9 +136,43 @@ class Grammars:
                 self._kept.popitem(last=False)
         return grammar
 
-    def _require(self, param: str) -> None:
+    def compile_calls(  # noqa: PLR0913 - all that a request says of its calls
+        self,
+        format_: Format,
+        tools: Sequence[Tool],
+        choice: ToolChoice,
+        *,
+        parallel: bool = True,
+        thinking: bool = False,
+        opened: bool = False,
+        param: str = "tools",
+    ) -> CallGrammar | None:
+        """
+        Return the grammar of calls of *tools*; waits for `prepare`.
+
+        With a *choice* of "auto" it is in force once a call has opened, else from the
+        answer's start, or behind its thought. None where there is none: nothing may
+        be called, the format has no rules, or llguidance is not installed. Raises
+        `BadRequest` for a strict tool whose schema can't be enforced as a whole.
+        """
+        asked = Asked(
+            format_.name,
+            callable_tools(tools, choice),
+            free=choice.kind == "auto",
+            parallel=parallel,
+            thinking=thinking,
+            opened=opened,
+            param=param,
+        )
+        return self._calls.compile(asked)
+
+    def able(self) -> bool:
+        """Return whether grammars can be made at all; waits for `prepare`."""
         self.prepare()
-        if self._tokenizer is not None:
+        return self._tokenizer is not None
+
+    def _require(self, param: str) -> None:
+        if self.able():
             return
         why = "this model's tokenizer does not allow it; use another model"
         if self._is_able:
@@ -161,7 +182,7 @@ class Grammars:
     def _make_tokenizer(self) -> Any:  # noqa: ANN401 - llguidance's
         start = time.perf_counter()
         library = self._library
-        words = _Words(self._vocabulary, self._logits, self._ends)
+        words = _Words(self.vocabulary, self.logits, self._ends)
         bare = library.LLTokenizer(
             library.TokenizerWrapper(words), eos_token=self._ends, slices=[]
         )
@@ -170,19 +191,21 @@ class Grammars:
         log.info("grammars are ready after %.1f s", time.perf_counter() - start)
         return made
 
-    def _frame(self, *, thinking: bool, opened: bool) -> str:
-        """Return the rules, in llguidance's Lark, of what stands around the answer."""
+    def frame(
+        self, *, thinking: bool, opened: bool = False, answer: str = "@answer"
+    ) -> str:
+        """Return the rules, in llguidance's Lark, of what stands around *answer*."""
         rules = ['%llguidance {"no_forcing": true}']
-        marks, ids = self._thinking, self._vocabulary.ids
+        marks, ids = self.thinking, self.vocabulary.ids
         if marks is None or not (thinking or opened):
-            return "\n".join((*rules, "start: @answer"))
+            return "\n".join((*rules, f"start: {answer}"))
         label = json.dumps(_LABEL) if marks.labelled else ""
         close = f"<[{ids[marks.close]}]>"
         if opened:
-            rules.append(f"start: THOUGHT {close} @answer")
+            rules.append(f"start: THOUGHT {close} {answer}")
         else:
             begin = f"<[{ids[marks.open]}]> {label}"
-            rules.append(f"start: ({begin} THOUGHT {close})? @answer")
+            rules.append(f"start: ({begin} THOUGHT {close})? {answer}")
         # Spelled in plain letters, a marker would end the thought for its reader.
         spelled = "|".join(_literal(mark) for mark in (marks.open, marks.close))
         rules.append(f"THOUGHT: /(?s:.*)/ & ~/(?s:.*)({spelled})(?s:.*)/")
@@ -190,41 +213,56 @@ class Grammars:
 
     def _compile(self, frame: str, text: str, *, param: str) -> Grammar:
         """Return a new grammar; one that takes too long is given up."""
+        try:
+            matcher = self.timed(lambda: self._matcher(frame, text))
+        except TooLate:
+            raise refusal("too complex", param) from None
+        if matcher.is_error():
+            raise refusal(matcher.get_error(), param)
+        return Grammar(matcher, logits=self.logits)
+
+    def timed(self, work: Callable[[], T]) -> T:
+        """
+        Return what *work* does, which makes grammars, on a thread of its own.
+
+        Raises `TooLate` when it takes too long; its end is waited for by nobody.
+        """
         if not self._compiling.acquire(timeout=self._limit_s):
             raise Overloaded("another request's schema is being read; try again")
-        made: Future[Any] = Future()
+        made: Future[T] = Future()
 
-        def work() -> None:
+        def run() -> None:
             try:
-                made.set_result(self._matcher(frame, text))
+                made.set_result(work())
             except Exception as error:  # noqa: BLE001 - handed to who waits
                 made.set_exception(error)
             finally:
                 self._compiling.release()
 
-        threading.Thread(target=work, name="ofa-grammar", daemon=True).start()
-        try:
-            matcher = made.result(self._limit_s)
-        except TooLate:
-            raise _refusal("too complex", param) from None
-        if matcher.is_error():
-            raise _refusal(matcher.get_error(), param)
-        return Grammar(matcher, logits=self._logits)
+        threading.Thread(target=run, name="ofa-grammar", daemon=True).start()
+        return made.result(self._limit_s)
 
-    def _matcher(self, frame: str, text: str) -> Any:  # noqa: ANN401 - llguidance's
-        """Return a matcher at the answer's start; whether it has failed, it says."""
-        schema = {**json.loads(text), "x-guidance": _OPTIONS}
-        rules = [{"lark_grammar": frame}, {"name": "answer", "json_schema": schema}]
-        matcher = self._library.LLMatcher(
+    def matcher(self, rules: Sequence[Mapping[str, Any]]) -> Matcher:
+        """Return llguidance's matcher of *rules*; whether it has failed, it says."""
+        matcher: Matcher = self._library.LLMatcher(
             self._tokenizer,
             json.dumps({"grammars": rules}),
             log_level=0,
             limits=self._library.LLParserLimits(**_LIMITS),
         )
         matcher.compute_bitmask()  # a grammar without a first token fails here
+        return matcher
+
+    def _matcher(self, frame: str, text: str) -> Matcher:
+        schema = {**json.loads(text), "x-guidance": _OPTIONS}
+        rules: list[dict[str, object]] = [
+            {"lark_grammar": frame},
+            {"name": "answer", "json_schema": schema},
+        ]
+        matcher = self.matcher(rules)
         # As one too complex does inside of its object: better now than in an answer.
         inside = matcher.deep_copy()
-        inside.try_consume_tokens([self._vocabulary.ids.get("{", 0)])
+        inside.try_consume_tokens([self.vocabulary.ids.get("{", 0)])
         inside.compute_bitmask()
         return inside if inside.is_error() else matcher
 
@@ -232,7 +270,7 @@ class Grammars:
 class Grammar:
     """What an answer has to be; any number of rows may be held to it."""
 
-    def __init__(self, matcher: Any, *, logits: int) -> None:  # noqa: ANN401
+    def __init__(self, matcher: Matcher, *, logits: int) -> None:
         self._matcher = matcher
         self._logits = logits
         self._rows = 0
@@ -257,57 +295,6 @@ class Grammar:
         self._failed = True
 
 
-class Mask:
-    """
-    Forbids the tokens that can't come next in one row; the last of its processors.
-
-    Behind the answer only end tokens are left. It raises `EngineError` where the
-    grammar got too complex underway: the row has to fail then, as without the mask
-    anything could follow.
-    """
-
-    def __init__(
-        self,
-        matcher: Any,  # noqa: ANN401 - llguidance's
-        *,
-        prompt: int,
-        logits: int,
-        failed: Callable[[], None],
-    ) -> None:
-        self._matcher = matcher
-        self._read = prompt  # tokens of the row that the grammar is past
-        self._logits = logits
-        self._failed = failed
-
-    def __call__(self, context: mx.array, logits: mx.array) -> mx.array:
-        """Return *logits* with what may not follow *context* at minus infinity."""
-        import mlx.core as mx
-
-        new = context[self._read :]
-        # First the newest token, which was drawn in the step before, then the step
-        # under way: the mask is made while the device is at work on that.
-        mx.async_eval(new)  # type: ignore[no-untyped-call]
-        mx.async_eval(logits)  # type: ignore[no-untyped-call]
-        for token in cast(list[int], new.tolist()):
-            self._matcher.consume_token(token)
-        self._read = max(self._read, context.shape[0])
-        return mx.where(mx.array(self._allowed()), logits, -mx.inf)
-
-    def _allowed(self) -> Any:  # noqa: ANN401 - a NumPy array of booleans
-        """Return for each id whether it may come next."""
-        import numpy as np
-
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        # A failed matcher allows the end: a cut answer would pass for a whole one.
-        if self._matcher.is_error():
-            self._failed()
-            said = _line(self._matcher.get_error())
-            # Logged as well, so it may not quote the answer.
-            why = self._matcher.stop_reason() if '"' in said else said
-            raise EngineError(f"the answer can't be held to its schema any more: {why}")
-        return np.unpackbits(bits, count=self._logits, bitorder="little").view(np.bool_)
-
-
 class _Words:
     """A vocabulary as llguidance's tokenizer wants to see it."""
 
@@ -328,20 +315,3 @@ class _Words:
 def _literal(text: str) -> str:
     """Return a regular expression for *text* that Lark reads as such."""
     return "".join(f"\\x{{{ord(char):x}}}" for char in text)
-
-
-def _refusal(said: str, param: str) -> BadRequest:
-    """Return what to tell a client of llguidance's words on its schema."""
-    message, unable = f"the schema can't be used: {_line(said)}", False
-    for pattern, told, known in _REFUSALS:
-        found = re.search(pattern, said)
-        if found:
-            message = told.format(*found.groups(), line=_line(said))
-            unable = known
-            break
-    code = "unsupported_value" if unable else "invalid_value"
-    return BadRequest(f"{param}: {message[:300]}", param=param, code=code)
-
-
-def _line(said: str) -> str:
-    return (said.strip().splitlines() or ["unknown"])[0][:200]

@@ -9,6 +9,7 @@ of one core at most, beyond them it can take minutes, or give what is not valid.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from math import lcm
@@ -26,6 +27,24 @@ _MOST_PATTERNS = 64  # each pair of patternProperties is compared: 200 take 0.9 
 _MOST_STEP = 10_000
 _EXACT = 2**53  # beyond it numbers are rounded, and so are the limits made of them
 
+# What llguidance says of a schema, and what is wrong with the request then.
+_REFUSALS = (
+    (r"Unimplemented keys: \[(.*)\]", "{0} can't be enforced; leave it out", True),
+    (r"Unknown format: (.*)", 'the string format "{0}" can\'t be enforced', True),
+    (r"oneOf constraints", "oneOf can't be enforced where its options may overlap; "
+     "use anyOf", True),
+    (r"look-around", "pattern: look-around can't be enforced", True),
+    (r"Resource '(.*?)' is not present", "{0} is not within the schema, and nothing "
+     "is fetched", True),
+    (r"only supported|not supported|too many digits|not disjoint|Unable to determine"
+     r"|Failed to generate regex", "{line}", True),
+    (r"Unsatisfiable schema: (.*)", "no value fits the schema: {0}", False),
+    (r"NoExtension", "no value fits the schema", False),
+    (r"too (?:big|large|complex|many)|fuel|Too many|symbols\.len", "the schema is too "
+     "complex to be enforced; make it smaller", False),
+    (r"regex parse error(?:.|\n)*error: (.*)", "pattern: {0}", False),
+)  # fmt: skip
+
 Node = dict[str, Any] | list[Any]
 
 
@@ -36,6 +55,24 @@ def check_schema(schema: Mapping[str, Any], param: str) -> str:
     Raises `BadRequest` for one that is too much, has no finite value or asks for
     what a grammar would get wrong.
     """
+    text = check_size(schema, param)
+    _check_keywords(dict(schema), param)
+    check_finite(schema, param)
+    return text
+
+
+def check_finite(schema: Mapping[str, Any], param: str) -> None:
+    """Raise `BadRequest` where no answer could come to its end."""
+    if not _is_finite(schema, _finite_targets(schema)):
+        raise _refused(
+            param,
+            "no finite value fits the schema: a $ref that has to be followed leads "
+            "back to itself",
+        )
+
+
+def check_size(schema: Mapping[str, Any], param: str) -> str:
+    """Return *schema* as JSON; raises `BadRequest` for one that is too much to read."""
     if not isinstance(schema, Mapping):
         raise _refused(param, "the schema has to be a JSON object")
     for parts, (_, depth) in enumerate(_walk(dict(schema)), 1):
@@ -51,13 +88,6 @@ def check_schema(schema: Mapping[str, Any], param: str) -> str:
         raise _refused(param, "the schema holds a number that JSON has not") from None
     if len(text) > _MOST_CHARS:
         raise _refused(param, f"the schema has over {_MOST_CHARS} characters")
-    _check_keywords(dict(schema), param)
-    if not _is_finite(schema, _finite_targets(schema)):
-        raise _refused(
-            param,
-            "no finite value fits the schema: a $ref that has to be followed leads "
-            "back to itself",
-        )
     return text
 
 
@@ -205,3 +235,24 @@ def _refused(param: str, message: str) -> BadRequest:
 
 def _unable(param: str, message: str) -> BadRequest:
     return BadRequest(f"{param}: {message}", param=param, code="unsupported_value")
+
+
+# -- what llguidance says ----------------------------------------------------------
+
+
+def refusal(said: str, param: str, where: str = "") -> BadRequest:
+    """Return what to tell a client of llguidance's words on its schema."""
+    message, unable = f"the schema can't be used: {first_line(said)}", False
+    for pattern, told, known in _REFUSALS:
+        found = re.search(pattern, said)
+        if found:
+            message = told.format(*found.groups(), line=first_line(said))
+            unable = known
+            break
+    code = "unsupported_value" if unable else "invalid_value"
+    return BadRequest(f"{param}: {where}{message[:300]}", param=param, code=code)
+
+
+def first_line(said: str) -> str:
+    """Return the first of what llguidance *said*."""
+    return (said.strip().splitlines() or ["unknown"])[0][:200]
