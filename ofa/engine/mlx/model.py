@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from os.path import commonprefix
 from pathlib import Path
 from typing import cast
 
 from ...chat import Chat, Message, Tool
 from ...errors import BadRequest, ContextLengthExceeded, OfaError
 from ...toolcalls.reader import Reader
+from ...toolcalls.tally import Tally
 from ..base import Limits, Reply
+from ..careful import Careful
 from ..text import Channels, Markers, StopStrings
 from . import lm
 from .calls import CallGrammar
@@ -105,13 +106,12 @@ class Model:
     def reply(self, chat: Chat, ready: Ready) -> Reply:
         """Check and tokenise *chat*, and return its reply, not yet started."""
         _refuse_images(chat)
-        if _reads_calls(chat):
-            from ..careful import Careful
+        tally = Tally()
+        ask = partial(self._reply, ready, tally)
+        return Careful(chat, ask, tally) if _reads_calls(chat) else ask(chat)
 
-            return Careful(chat, partial(self._reply, ready))
-        return cast(Reply, self._reply(ready, chat))  # where none is read, none fails
-
-    def _reply(self, ready: Ready, chat: Chat) -> MlxReply:
+    def _reply(self, ready: Ready, tally: Tally, chat: Chat) -> Reply:
+        """Return a reply in which calls that are none come out as `Failed`."""
         sampling = chat.sampling.over(DEFAULTS)
         check_bias(sampling, ready.logits)
         prompt = _prompt(ready, chat)
@@ -135,13 +135,17 @@ class Model:
         ]
         match = _match(ready, prompt.ids, chat.caller)
         found = "hit" if match.tokens else "miss"
-        return MlxReply(
+        writers = [
+            _writer(ready, prompt, chat, index, tally) for index in range(chat.choices)
+        ]
+        reply = MlxReply(
             rows,
-            [_writer(ready, prompt, chat, index) for index in range(chat.choices)],
+            writers,
             submit=partial(self._submit, self.weights),
             finished=partial(self._read_on, ready, chat),
             told={"x-ofa-cache": f"{found}; {match.reason}", **_told_loose(grammar)},
         )
+        return cast(Reply, reply)  # only where it is `Careful` that reads can one fail
 
     def _grammar(
         self, ready: Ready, chat: Chat, prompt: Prompt
@@ -243,14 +247,12 @@ class Model:
 def _next_begins(ready: Ready, chat: Chat, answer: Message) -> tuple[int, ...]:
     """Return what the next prompt has in common whatever follows on *answer*: results
     of its calls, or somebody's question."""
-
-    def prompt(word: str) -> tuple[int, ...]:
-        results = [Message("tool", word, answers=call.id) for call in answer.calls]
-        follows = results or [Message("user", word)]
-        messages = (*chat.messages, answer, *follows)
-        return _prompt(ready, replace(chat, messages=messages)).ids
-
-    return tuple(commonprefix([prompt("?"), prompt("!")]))
+    if answer.calls:
+        prompt = _prompt(ready, replace(chat, messages=(*chat.messages, answer)))
+        return prompt.ids[: prompt.stable]
+    messages = (*chat.messages, answer, Message("user", "?"))
+    prompt = _prompt(ready, replace(chat, messages=messages))
+    return prompt.ids[: prompt.history]
 
 
 def _prompt(ready: Ready, chat: Chat) -> Prompt:
@@ -290,7 +292,9 @@ def _told_loose(grammar: Grammar | CallGrammar | None) -> dict[str, str]:
     return {"x-ofa-tools": f"checked, not enforced: {names}{more}"}
 
 
-def _writer(ready: Ready, prompt: Prompt, chat: Chat, index: int) -> Writer:
+def _writer(
+    ready: Ready, prompt: Prompt, chat: Chat, index: int, tally: Tally
+) -> Writer:
     stops = (*chat.sampling.stop, *ready.prompts.family.stop_strings)
     mark, marks = ready.vocabulary.mark, ready.thinking
     if marks is not None:
@@ -298,7 +302,10 @@ def _writer(ready: Ready, prompt: Prompt, chat: Chat, index: int) -> Writer:
     reader = None
     if _reads_calls(chat):
         reader = Reader(
-            ready.prompts.format, _offered(chat), parallel=chat.parallel_calls
+            ready.prompts.format,
+            _offered(chat),
+            parallel=chat.parallel_calls,
+            tally=tally,
         )
     return Writer(
         decoder=ready.vocabulary.decoder(ready.silent, ready.marked),

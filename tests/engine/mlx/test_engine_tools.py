@@ -26,6 +26,7 @@ from ofa.engine.mlx.model import _writer
 from ofa.engine.mlx.rows import Sampled
 from ofa.engine.mlx.template import Prompt
 from ofa.toolcalls.base import Failed
+from ofa.toolcalls.tally import Tally
 
 from .scripts import Script, scripted
 
@@ -42,6 +43,7 @@ READ_NOTE = Tool(
 CALL = '<|tool_call>call:read_note{path:<|"|>a.txt<|"|>}<tool_call|>'
 FENCED = '```tool_call\n{"name": "read_note", "arguments": {"path": "a.txt"}}\n```'
 HALT = 50  # <|tool_response>
+STEPS = {"gemma3": (f"the\n{FENCED}", 106), "gemma4": (f"the {CALL}", HALT)}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def asked(engine, *messages, **more):
 def first_try(engine, *messages, **more):
     """Return the events of an answer that nobody asks for again."""
     model = engine._first
-    return list(model._reply(model.weights.ready, chat(*messages, **more)))
+    return list(model._reply(model.weights.ready, Tally(), chat(*messages, **more)))
 
 
 def test_a_call_comes_out_as_one(engine, script):
@@ -209,6 +211,19 @@ def test_63_what_is_no_call_of_ours_comes_out_as_failed(engine, script, said, wh
     assert end.reason == "stop"
 
 
+def test_a_failed_call_is_asked_for_once_more(engine, script):
+    """Inside the same reply: who reads it sees the call that came then, and a count."""
+    script.says(CALL.replace("read_note", "rm"), CALL)
+    reply = engine.reply(chat())
+
+    answer = gather(reply)
+
+    assert [call.arguments for call in answer.calls] == [{"path": "a.txt"}]
+    assert (answer.text, answer.end.reason) == ("", "tools")
+    assert "asked again" in reply.told["x-ofa-tools"]
+    assert "x-ofa-cache" in reply.told
+
+
 def test_every_choice_has_calls_of_its_own(engine, script):
     """Each with its index, id and end."""
     script.says(f"the {CALL}")
@@ -310,6 +325,40 @@ def test_a_site_may_choose_the_format(folders):
         engine.close()
 
 
+PICK = Tool(
+    "pick",
+    "Pick one",
+    {
+        "type": "object",
+        "properties": {
+            "which": {"enum": ["a.txt", "b.txt"]},
+            "sure": {"type": "boolean"},
+            "depth": {"type": ["null", "boolean"]},
+        },
+        "required": ["which", "sure", "depth"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_model_held_to_its_tools_calls_them(name, seed, engines):
+    """Whatever it would rather say: where a call is demanded, one comes, and fits."""
+    hot = Sampling(temperature=1.5, seed=seed, max_tokens=200)
+    demanded = ToolChoice("required")
+
+    answer = asked(engines[name], sampling=hot, tools=(PICK,), tool_choice=demanded,
+                   parallel_calls=False)  # fmt: skip
+
+    (call,) = answer.calls
+    assert call.name == "pick"
+    assert set(call.arguments) == {"which", "sure", "depth"}
+    assert call.arguments["which"] in ("a.txt", "b.txt")
+    assert call.arguments["depth"] in (None, True, False)
+    assert (answer.text, answer.end.reason) == ("", "tools")
+
+
 def idle(engine, limit_s=10.0):
     """Wait until nothing is read ahead any more."""
     until = time.monotonic() + limit_s
@@ -319,9 +368,6 @@ def idle(engine, limit_s=10.0):
             return True
         time.sleep(0.01)
     return False
-
-
-STEPS = {"gemma3": (f"the\n{FENCED}", 106), "gemma4": (f"the {CALL}", HALT)}
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -344,11 +390,12 @@ def test_each_step_of_a_tool_loop_reads_its_result_alone(name, thinking, folders
                 Message("assistant", answer.text, answer.calls),
                 Message("tool", "the answer " * 20, answers=answer.calls[0].id),
             ]
-            result = engine.count_tokens(messages[-1].text)
             prompt = engine.ready.prompts.render(
                 messages, tools=(READ_NOTE,), thinking=thinking
             )
-            least = len(prompt.ids) - result - 16
+            # A result has a few tokens around it, and the tool's name.
+            result = engine.count_tokens(messages[-1].text) + 45
+            least = len(prompt.ids) - result
             assert least > answer.end.usage.prompt_tokens
     finally:
         engine.close()
@@ -372,7 +419,7 @@ def test_no_alias_ever_leaves(data, engine):
         ids += [piece] if isinstance(piece, int) else vocabulary.encode(piece)
     finish = data.draw(st.sampled_from(["stop", "length"]))
     tools = data.draw(st.sampled_from([(), (READ_NOTE,)]))
-    writer = _writer(ready, Prompt(()), chat(tools=tools), 0)
+    writer = _writer(ready, Prompt(()), chat(tools=tools), 0, Tally())
 
     parts = [
         part
