@@ -19,6 +19,7 @@ from .errors import BadRequest, ContextLengthExceeded
 from .modes import Mode, Modes
 from .prompts import Prompts
 from .rag.question import is_side_request, trimmed
+from .toolcalls.strict import check_strict
 
 # The longest a person may wait for tools to be read: beyond it they are no help.
 TOOLS_WAIT_S = 60.0
@@ -70,6 +71,7 @@ class AnswerSettings:
 
     client_system: Literal["auto", "replace", "append"] = "auto"
     tools: bool | Literal["auto"] = "auto"
+    strict_tools: bool = False  # schemas that can't be told exactly are refused
     max_tokens: int = 0  # where the request names no limit; 0: the engine's own
 
 
@@ -154,6 +156,9 @@ class Answerer:
         tokens = len(_declared(chat.tools)) // _CHARS_A_TOKEN
         reason = tools_off_reason(self._settings.tools, limits, tokens)
         if not reason:
+            if self._settings.strict_tools:
+                for tool in chat.tools:
+                    check_strict(tool)
             return chat, {}
         if chat.tool_choice.kind in ("required", "named"):
             raise BadRequest(

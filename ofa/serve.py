@@ -297,6 +297,7 @@ def _answer_settings(config: Config) -> AnswerSettings:
     return AnswerSettings(
         client_system=config.api.client_system,
         tools=config.tools.enabled,
+        strict_tools=config.tools.schema == "strict",
         max_tokens=config.api.default_max_tokens,
     )
 

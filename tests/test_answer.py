@@ -279,6 +279,18 @@ def test_a_few_tools_are_in_force_on_a_slow_machine():
     assert tools_off_reason("auto", slow, 400) == ""
 
 
+def test_a_strict_site_refuses_a_schema_that_cannot_be_told_exactly(prompts):
+    """`[tools] schema = "strict"` names the tool and the place; others let it pass."""
+    loose = replace(READ, parameters={"type": "object", "properties": {"x": True}})
+    chat = said(("user", "q"), tools=(loose,))
+
+    ask(prompts, chat)
+    with pytest.raises(BadRequest, match="x") as refused:
+        ask(prompts, chat, strict_tools=True)
+
+    assert refused.value.code == "invalid_tool_schema"
+
+
 def test_an_image_that_a_tool_returned_becomes_a_note(prompts):
     """An agent's picture must not end its turn where the model has no eyes."""
     image = Image("data:image/png;base64,AA", "messages[1].content[0].image_url")
