@@ -23,6 +23,8 @@ from .protocols.body import MAX_JSON_BYTES, read_object
 from .protocols.frames import encode
 from .web_guard import ignored_header, raised_at
 
+TOOLS_TOLD = "x-ofa-tools"
+
 _log = logging.getLogger("ofa.web")
 
 
@@ -95,7 +97,10 @@ class ChatRoute:
         if delivery.stream:
             frames = openai_chat.stream(watched, head, usage=delivery.usage)
             return Stream(frames, watched.close, headers)
-        return Page(encode(openai_chat.whole(_all(watched), head)), headers=headers)
+        answers = _all(watched)
+        if tools := answered.reply.told.get(TOOLS_TOLD):
+            headers[TOOLS_TOLD] = tools  # what became of the calls is known only now
+        return Page(encode(openai_chat.whole(answers, head)), headers=headers)
 
     def _note(self, body: Mapping[str, Any], notes: dict[str, object]) -> None:
         """Note what the log tells, and refuse an unknown model before anything else."""
@@ -159,6 +164,8 @@ class Watched:
         if end.usage is not None:
             self._notes["prompt"] = end.usage.prompt_tokens
             self._notes["completion"] = end.usage.completion_tokens
+        if tools := self._reply.told.get(TOOLS_TOLD):
+            self._notes["tools"] = tools
 
 
 def internal_error(exc: BaseException) -> OfaError:

@@ -12,10 +12,16 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..chat import Chat
 from ..errors import NotReady
-from .base import Limits, Status, refuse_unable
+from ..toolcalls.hermes import Hermes
+from ..toolcalls.reader import Reader
+from ..toolcalls.tally import Tally
+from .base import Limits, Reply, Status, refuse_unable
+from .careful import Careful
+from .text_calls import TextCalls, offered
 from .upstream_body import refuse_unasked
 from .upstream_reply import UpstreamReply
 from .upstream_server import PROBE_S, Server, UpstreamSettings, base_url
@@ -31,7 +37,7 @@ class UpstreamEngine:
         bases = dict.fromkeys(str(base_url(url)) for url in urls)
         self._servers = [Server(base, settings) for base in bases]
 
-    def reply(self, chat: Chat) -> UpstreamReply:
+    def reply(self, chat: Chat) -> Reply:
         """Return the reply of an upstream; `NotReady` while all are known to fail."""
         until_s = time.monotonic() + PROBE_S
         for server in self._servers:
@@ -40,7 +46,10 @@ class UpstreamEngine:
         refuse_unable(chat, limits)
         able = frozenset.intersection(*(s.features() for s in self._told()))
         refuse_unasked(chat, able, vision=limits.vision)
-        return UpstreamReply(chat, self._chosen(chat))
+        if not offered(chat):
+            return UpstreamReply(chat, self._chosen(chat))
+        tally = Tally()
+        return Careful(chat, partial(self._with_calls, tally), tally)
 
     def limits(self, weights: str = "") -> Limits:
         """Return what all can do; those that never told of themselves do not count."""
@@ -79,6 +88,17 @@ class UpstreamEngine:
         """Stop looking after the upstreams; running replies end by their readers."""
         for server in self._servers:
             server.close()
+
+    def _with_calls(self, tally: Tally, chat: Chat) -> Reply:
+        """Return a reply whose calls are read and checked here: servers without a
+        parser for their model give them as text, and few check them."""
+
+        def reader() -> Reader:
+            parallel = chat.parallel_calls
+            return Reader(Hermes(str), offered(chat), parallel=parallel, tally=tally)
+
+        reply = UpstreamReply(chat, self._chosen(chat))
+        return TextCalls(reply, reader, texts=chat.output is None)
 
     def _told(self) -> list[Server]:
         return [server for server in self._servers if server.is_known] or self._servers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ..chat import (
     Call,
@@ -24,6 +24,9 @@ from ..chat import (
     Waiting,
 )
 from ..errors import EngineError
+from ..toolcalls.base import Failed, Found, Unreadable
+from ..toolcalls.repair import read_object
+from .text_calls import Unsettled
 from .upstream_wire import Frame, error_text
 
 _FINISH: Mapping[str, FinishReason] = {
@@ -52,12 +55,13 @@ class Reader:
     Turns frames into events, as they come. Tool calls come whole, after all text.
 
     *choices* is how many answers were asked for, *top* how many alternatives a token.
-    Raises `EngineError` for an error frame, an answer that stops without a finish
-    reason, and a call whose arguments are no JSON object.
+    Raises `EngineError` for an error frame and an answer that stops without a finish
+    reason. So it does for a call whose arguments are no JSON object, unless *fails*:
+    then it yields `Failed` or `Unsettled`, and `TextCalls` has to stand around it.
     """
 
-    def __init__(self, *, choices: int = 1, top: int = 0) -> None:
-        self._choices = [_Choice(index, top) for index in range(choices)]
+    def __init__(self, *, choices: int = 1, top: int = 0, fails: bool = False) -> None:
+        self._choices = [_Choice(index, top, fails) for index in range(choices)]
         self._usage: Usage | None = None
 
     def read(self, frame: Frame | None) -> Iterator[Event]:
@@ -107,6 +111,7 @@ class _Choice:
 
     index: int
     top: int
+    fails: bool  # a bad call is an event, no error
     finish: str = ""
     ended: bool = False
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -135,10 +140,37 @@ class _Choice:
         if self.held:  # the end mark's, or half a character's
             yield Text("", self.index, self.held)
         for number in sorted(self.calls):
-            yield Call(_call(self.calls[number], number, self.index), self.index)
+            # `Failed` among them is between us and `Careful` alone.
+            yield from cast("Iterable[Event]", self._called(number))
+        reason = _FINISH.get(self.finish, "stop")
         # Some servers say "stop" after calls; clients then never run them.
-        reason = "tools" if self.calls else _FINISH.get(self.finish, "stop")
+        if self.calls and reason != "length":
+            reason = "tools"
         yield End(reason, usage, self.index, last)
+
+    def _called(self, number: int) -> Iterator[Event | Failed | Unsettled]:
+        made = self.calls[number]
+        identity = made["id"] or f"call_{self.index:04x}{number:020x}"
+        arguments = _arguments(made["arguments"])
+        if arguments is not None and made["name"]:
+            yield Call(ToolCall(identity, made["name"], arguments), self.index)
+        elif _FINISH.get(self.finish) == "length" and number == max(self.calls):
+            return  # cut by the limit: half a call is none
+        elif self.fails:
+            yield self._mended(made, identity)
+        else:
+            raise EngineError(
+                f"the upstream's tool call {number} has no name, or arguments that are "
+                "no JSON object"
+            )
+
+    def _mended(self, made: Mapping[str, str], identity: str) -> Failed | Unsettled:
+        name, text = made["name"], made["arguments"]
+        try:
+            arguments, repairs = read_object(text)
+        except Unreadable as why:
+            return Failed(f"{name}({text})", f"{name or 'the call'}: {why}", self.index)
+        return Unsettled(Found(name, arguments, repairs), identity, self.index)
 
     def _add(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function") or {}
@@ -166,18 +198,12 @@ class _Choice:
         return index
 
 
-def _call(made: Mapping[str, str], number: int, index: int) -> ToolCall:
+def _arguments(text: str) -> dict[str, Any] | None:
     try:
-        arguments = json.loads(made["arguments"] or "{}")
+        arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict) or not made["name"]:
-        raise EngineError(
-            f"the upstream's tool call {number} has no name, or arguments that are "
-            "no JSON object"
-        )
-    identity = made["id"] or f"call_{index:04x}{number:020x}"
-    return ToolCall(identity, made["name"], arguments)
+        return None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def _logprobs(told: object, top: int) -> tuple[Logprob, ...]:

@@ -18,6 +18,7 @@ import httpx
 from ..chat import Chat, Event
 from ..errors import Cancelled, NotReady, OfaError
 from . import upstream_wire as wire
+from .text_calls import offered
 from .upstream_events import Reader
 from .upstream_faults import (
     DEAD,
@@ -41,7 +42,11 @@ _DRAIN_S = 0.25
 
 
 class UpstreamReply:
-    """The answer to *chat* of the first of *servers* that gives one."""
+    """
+    The answer to *chat* of the first of *servers* that gives one.
+
+    Where tools are in force `Failed` may be among its events: see `Careful`.
+    """
 
     def __init__(self, chat: Chat, servers: Sequence[Server]) -> None:
         self._chat = chat
@@ -97,7 +102,8 @@ class UpstreamReply:
 
     def _ask(self, server: Server) -> Iterator[Event]:
         chat = self._chat
-        reader = Reader(choices=chat.choices, top=chat.logprobs or 0)
+        top, fails = chat.logprobs or 0, bool(offered(chat))
+        reader = Reader(choices=chat.choices, top=top, fails=fails)
         with (
             server.lines.lend() as line,
             self._holding(line),
