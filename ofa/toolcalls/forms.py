@@ -21,6 +21,7 @@ _BY_THEMSELVES = ("```", *_BEHIND_NAME)
 HEAD_CHARS = 200  # from a foreign opener to the name
 _WINDOW_CHARS = 512
 
+_SENTENCE = re.compile(r"[.!?…)]\s*\Z")
 _SAID = re.compile(r"[.!?:…]\s*\Z")
 
 # Tags, brackets and the words that stand in calls before the name.
@@ -51,6 +52,11 @@ class Forms:
             dict.fromkeys((*self._own, *self._foreign, *self._at_line))
         )
         self.longest = max(map(len, self.openers), default=1)
+
+    @staticmethod
+    def may_start(line: str) -> bool:
+        """Return whether a foreign form may stand behind *line*, as `rescue` has it."""
+        return not line.strip() or bool(_SENTENCE.search(line))
 
     def is_certain(self, text: str) -> bool:
         """Return whether *text* begins with a control token, or may with more."""

@@ -176,10 +176,16 @@ class Reader:
             return first and self._may_be_whole()
         if self._forms.is_certain(text):
             return True  # a control token: nobody writes it as text
-        if self._forms.is_at_line(text) and not self._code.is_line_start:
+        if not self._forms.may_be_own(text) and not self._may_be_foreign(text):
             return False
         in_word = text[0].isalnum() and self._code.is_in_word()
         return self._code.is_plain() and not in_word
+
+    def _may_be_foreign(self, text: str) -> bool:
+        """Return whether a foreign form could open here; never within a sentence."""
+        if self._forms.is_at_line(text):
+            return self._code.is_line_start
+        return Forms.may_start(self._code.line)
 
     def _may_be_whole(self) -> bool:
         return self._whole_forms and not self.calls
@@ -197,7 +203,7 @@ class Reader:
         if not text:
             return
         self._code.feed(text)
-        said = text.rstrip()
+        said = kept = text.rstrip()
         if said:
             if self._behind_call:
                 self._blanks.clear()
@@ -205,7 +211,8 @@ class Reader:
             yield "".join((*self._blanks, said))
             self._blanks.clear()
             self._begun, self._behind_call = True, False
-        self._blanks.append(text[len(text.rstrip()) :])
+        if blanks := text[len(kept) :]:
+            self._blanks.append(blanks)
 
     # Calls
 
@@ -268,13 +275,14 @@ class Reader:
 
     def _ended_foreign(self, raw: str, *, cut: bool) -> Iterator[Piece]:
         """Give out what *raw* comes to, the answer's end: a foreign call, or text."""
+        line = self._code.line
         if cut:
-            if self._forms.is_attempt(raw, unfinished=True):
+            may_start = self._forms.may_start(line)
+            if may_start and self._forms.is_attempt(raw, unfinished=True):
                 self.tally.dropped["cut"] += 1
             else:
                 yield from self._say(raw)
             return
-        line = self._code.line
         rescued = self._forms.rescue(raw, line)
         if rescued is not None:
             start, founds, form = rescued
