@@ -31,7 +31,7 @@ TOLD = "x-ofa-tools"
 _LEAST_TOKENS = 16  # with less left of what the client allows, no call gets far
 
 _FAILED = """\
-That call was not carried out. {why}
+That call was not carried out: {why}.
 Write the call once more without this mistake, or answer in words if no tool helps."""
 _NONE = """\
 No tool was called, but a call is needed here. Call {what} now, in the form that the \
@@ -221,15 +221,11 @@ def _as_they_are(reply: Reply) -> Iterator[Event]:
 
 def _what_is_wrong(chat: Chat, failed: Sequence[Failed]) -> str:
     if failed:
-        reasons = dict.fromkeys(_sentence(one.why) for one in failed)
-        return _FAILED.format(why=" ".join(reasons))
+        reasons = dict.fromkeys(one.why.rstrip(".") for one in failed)
+        return _FAILED.format(why="; ".join(reasons))
     named = chat.tool_choice.name
     names = ", ".join(sorted(tool.name for tool in chat.tools))
     return _NONE.format(what=named or f"one of the tools ({names})")
-
-
-def _sentence(why: str) -> str:
-    return f"{why[:1].upper()}{why[1:]}".rstrip(".") + "."
 
 
 def _left(chat: Chat, usage: Usage | None) -> int | None:

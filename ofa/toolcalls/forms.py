@@ -151,6 +151,17 @@ class Forms:
         return max(0, found.start - len(line)), calls, "".join(words)
 
 
+def any_of(openers: Sequence[str]) -> re.Pattern[str]:
+    """Return what finds any of *openers*, of those at one place the longest."""
+    longest_first = sorted(openers, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)))
+
+
+def starts_of(openers: Sequence[str]) -> frozenset[str]:
+    """Return all that may yet become one of *openers*."""
+    return frozenset(one[:n] for one in openers for n in range(1, len(one)))
+
+
 def _without(openers: Iterable[str]) -> tuple[str, ...]:
     return tuple(one for one in openers if one not in _BY_THEMSELVES)
 

@@ -8,7 +8,6 @@ same for every cut, and text waits only as long as it could still become a call.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from . import repair, written
 from .bare import FENCE, OPENINGS, Bare
 from .base import Failed, Format, Found, Unreadable
 from .code import Code
-from .forms import HEAD_CHARS, Forms
+from .forms import HEAD_CHARS, Forms, any_of, starts_of
 from .tally import Tally
 
 Piece = str | ToolCall | Failed
@@ -75,8 +74,8 @@ class Reader:
         self._near = ""  # the last of what is held then
         self._looks = _FREE_LOOKS  # how many characters may still be looked at again
         self._bare: Bare | None = None  # set while what is held may be one
-        self._marks = _any_of((*self._forms.openers, FENCE))
-        self._starts = _starts((*self._forms.openers, FENCE))
+        self._marks = any_of((*self._forms.openers, FENCE))
+        self._starts = starts_of((*self._forms.openers, FENCE))
 
     def feed(self, text: str) -> list[Piece]:
         """Return what *text* completes; no piece of text is empty."""
@@ -126,12 +125,12 @@ class Reader:
             elif foreign:
                 yield from self._ended_foreign(raw, cut=cut)
             elif cut:
-                self.tally.dropped["cut"] += 1
+                self._drop_cut()
             else:
                 yield from self._called(raw)
         tail, self._tail = self._tail, ""
         if cut and len(tail) >= _TELLING_CHARS and tail[0] in "<[":
-            self.tally.dropped["cut"] += 1
+            self._drop_cut()
         else:
             yield from self._say(tail)
 
@@ -279,7 +278,7 @@ class Reader:
         if cut:
             may_start = self._forms.may_start(line)
             if may_start and self._forms.is_attempt(raw, unfinished=True):
-                self.tally.dropped["cut"] += 1
+                self._drop_cut()
             else:
                 yield from self._say(raw)
             return
@@ -315,6 +314,10 @@ class Reader:
         self.calls += 1
         self._begun = self._behind_call = True
         yield replace(call, id=identity) if identity else call
+
+    def _drop_cut(self) -> None:
+        self._blanks.clear()
+        self.tally.dropped["cut"] += 1
 
     def _fail(self, raw: str, why: str) -> Iterator[Piece]:
         if not self._behind_call and self._blanks:
@@ -382,16 +385,6 @@ def _joined(pieces: Iterable[Piece]) -> list[Piece]:
         else:
             joined.append(piece)
     return joined
-
-
-def _any_of(openers: Sequence[str]) -> re.Pattern[str]:
-    longest_first = sorted(openers, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
-
-
-def _starts(openers: Sequence[str]) -> frozenset[str]:
-    """Return all that may yet become one of *openers*."""
-    return frozenset(one[:n] for one in openers for n in range(1, len(one)))
 
 
 def _as_json(found: Found) -> str:
