@@ -10,13 +10,13 @@ keywords it leaves to the check afterwards are named.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from ..chat import Tool
-from .grammar_gemma import Quoted, Translator
+from .grammar_gemma import BOUNDS, Quoted, Translator
 
 Token = Callable[[str], str]  # from a control token's text to how rules name it
 
@@ -153,13 +153,15 @@ def _json(
         head = f'{{"name": {name}, "arguments": '
         hold = holds.get(tool.name, Hold.ALL)
         schema: Mapping[str, Any] = {"type": "object"}
+        left: set[str] = {"schema"} if hold else set()
         if hold != Hold.NAME:
             schema = tightened(tool.parameters)
+            schema = schema if tool.strict else _with_exponents(schema, left)
         guide = _LENIENT if hold == Hold.MOST else _SPACED
         bodies.alternatives.append(f'{text(head)} @tool{number} "}}"')
         bodies.schemas[f"tool{number}"] = {**schema, "x-guidance": guide}
         bodies.starts[tool.name] = syntax.begin + head + "{"
-        bodies.left[tool.name] = ("schema",) if hold else ()
+        bodies.left[tool.name] = tuple(sorted(left))
     return bodies
 
 
@@ -171,18 +173,40 @@ def _quoted(
     for number, tool in enumerate(tools):
         translator = Translator(token(syntax.quoted.mark), f"t{number}")
         hold = holds.get(tool.name, Hold.ALL)
+        left: set[str] = {"schema"} if hold == Hold.NAME else set()
         schema: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
         if hold != Hold.NAME:
             schema = tightened(tool.parameters)
+            schema = schema if tool.strict else _with_exponents(schema, left)
         arguments = translator.arguments(schema, patterns=hold == Hold.ALL)
         head = f"call:{tool.name}"
         bodies.alternatives.append(f"{text(head)} {arguments}")
         bodies.lines += translator.lines
         bodies.starts[tool.name] = head + "{"
-        left = {*translator.left, *(("schema",) if hold == Hold.NAME else ())}
-        bodies.left[tool.name] = tuple(sorted(left))
+        bodies.left[tool.name] = tuple(sorted(left | translator.left))
     bodies.lines += Translator(token(syntax.quoted.mark), "").common()
     return bodies
+
+
+def _with_exponents(node: Any, left: set[str]) -> Any:  # noqa: ANN401
+    """
+    Return the schema *node* without bounds on fractions; *left* gets their names.
+
+    Held to bounds a number has no exponent, and of 1e-9 a model could write only the 1.
+    """
+    if isinstance(node, list):
+        return [_with_exponents(inner, left) for inner in node]
+    if not isinstance(node, Mapping):
+        return node
+    kinds = node.get("type")
+    is_number = kinds == "number" or (isinstance(kinds, list) and "number" in kinds)
+    dropped = {*BOUNDS} & node.keys() if is_number else set()
+    left |= dropped
+    return {
+        key: value if key in ("enum", "const") else _with_exponents(value, left)
+        for key, value in node.items()
+        if key not in dropped
+    }
 
 
 def _mark(spelled: str, token: Token) -> str:
@@ -219,8 +243,3 @@ def _closed_in(key: str, value: Any, parent: Mapping[str, Any]) -> Any:  # noqa:
     if key == "prefixItems" and isinstance(value, list):
         return [_closed(inner) for inner in value]
     return value
-
-
-def names(left: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Return the tools of which something is left to the check."""
-    return tuple(sorted(name for name, keywords in left.items() if any(keywords)))

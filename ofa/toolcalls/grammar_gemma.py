@@ -31,12 +31,12 @@ _UNHELD = frozenset(
     + ("uniqueItems", "contains", "propertyNames", "patternProperties", "$dynamicRef")
     + ("unevaluatedProperties", "unevaluatedItems")
 )
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _BY_KEY = {
     "object": ("properties", "required", "additionalProperties", "patternProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
     "string": ("minLength", "maxLength", "pattern"),
-    "number": _BOUNDS,
+    "number": BOUNDS,
 }
 
 
@@ -246,7 +246,7 @@ class Translator:
         return self._rule(f"{self._quote} {content} {self._quote}")
 
     def _number(self, kind: str, schema: Schema) -> str:
-        bounds = {key: schema[key] for key in _BOUNDS if key in schema}
+        bounds = {key: schema[key] for key in BOUNDS if key in schema}
         if not bounds:
             return "INTEGER" if kind == "integer" else "NUMBER"
         if not self._patterns or not all(map(_is_exact, bounds.values())):

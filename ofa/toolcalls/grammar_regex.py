@@ -30,9 +30,8 @@ def searched(pattern: str) -> str | None:
     is_ended = body.endswith("$") and not _is_escaped(body)
     body = body[:-1] if is_ended else body
     try:
-        re.compile(body)
         made = _Body(body, anchored=is_begun or is_ended).translated()
-    except (_Refused, re.error, RecursionError, OverflowError):
+    except _Refused:
         return None
     before = "" if is_begun else "(?s:.*)"
     after = "" if is_ended else "(?s:.*)"
@@ -58,6 +57,10 @@ class _Body:
     def translated(self) -> str:
         while self._at < len(self._body):
             self._out.append(self._next())
+            if self._depth < 0:
+                raise _Refused
+        if self._depth:
+            raise _Refused
         return "".join(self._out)
 
     def _take(self) -> str:
