@@ -84,6 +84,8 @@ def _mlx(config: Config, state: StateFolder, env: Mapping[str, str]) -> Engine:
         prefix_memory_gib=engine.prefix_memory_gib,
         prefix_disk=state.path / "prefixes" if engine.prefix_disk else None,
         prefix_disk_gib=engine.prefix_disk_gib,
+        tool_format=config.tools.format,
+        constrain=config.tools.constrain,
     )
     return MlxEngine(path, settings, description=about, others=others)
 

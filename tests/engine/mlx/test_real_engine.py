@@ -39,7 +39,9 @@ ids = [list(engine.ready.prompts.render(c.messages).ids) for c in chats]
 engine.close()
 
 import mlx_lm
-model, tokenizer = mlx_lm.load(folder)
+from ofa.engine.mlx import lm
+loaded = lm.load(folder)
+model, tokenizer = loaded.model, loaded.tokenizer
 theirs = []
 for prompt in ids:
     parts = mlx_lm.stream_generate(model, tokenizer, prompt, max_tokens=16)
