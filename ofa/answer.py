@@ -159,6 +159,8 @@ class Answerer:
             if self._settings.strict_tools:
                 for tool in chat.tools:
                     check_strict(tool)
+            if chat.tool_choice.kind == "named":  # it is that one call which is wanted
+                chat = replace(chat, parallel_calls=False)
             return chat, {}
         if chat.tool_choice.kind in ("required", "named"):
             raise BadRequest(

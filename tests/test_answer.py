@@ -291,6 +291,17 @@ def test_a_strict_site_refuses_a_schema_that_cannot_be_told_exactly(prompts):
     assert refused.value.code == "invalid_tool_schema"
 
 
+def test_a_named_tool_is_called_once(prompts):
+    """Who names a tool wants that call, as from OpenAI, not several of them."""
+    chat = said(("user", "q"), tools=(READ,))
+    choice = ToolChoice("named", READ.name)
+
+    _, _, named = ask(prompts, replace(chat, tool_choice=choice))
+    _, _, free = ask(prompts, chat)
+
+    assert not named.parallel_calls and free.parallel_calls
+
+
 def test_an_image_that_a_tool_returned_becomes_a_note(prompts):
     """An agent's picture must not end its turn where the model has no eyes."""
     image = Image("data:image/png;base64,AA", "messages[1].content[0].image_url")

@@ -55,6 +55,8 @@ class Reader:
     ) -> None:
         self.tally = tally or Tally()
         self.calls = 0  # given out
+        self.repeats = False  # a call came twice in a row: nothing new is to come
+        self._last: ToolCall | None = None
         self._tools = tuple(tools)
         self._parallel = parallel
         self._settle = settle
@@ -311,6 +313,11 @@ class Reader:
 
     def _give(self, call: ToolCall, identity: str = "") -> Iterator[Piece]:
         self._blanks.clear()
+        done, self._last = self._last, replace(call, id="")
+        if done == self._last:
+            self.repeats = True
+            self.tally.dropped["repeated"] += 1
+            return
         self.calls += 1
         self._begun = self._behind_call = True
         yield replace(call, id=identity) if identity else call

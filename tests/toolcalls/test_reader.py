@@ -272,6 +272,18 @@ def test_only_one_call_where_no_more_are_wanted():
     assert told == "dropped: extra"
 
 
+def test_a_call_that_comes_twice_in_a_row_is_one():
+    """A weak model that has to call repeats itself up to the limit, which is told."""
+    pieces, told = read(f"{CALL}\n{CALL}\n{CALL}")
+    other = CALL.replace('"a"', '"b"')
+    reader = Reader(FORMATS["hermes"], TOOLS)
+    reader.feed(f"{CALL}\n{other}\n")
+
+    assert pieces == [READ] and told == "dropped: repeated x2"
+    assert reader.calls == 2 and not reader.repeats
+    assert reader.feed(other) == [] and reader.repeats
+
+
 def test_a_native_call_is_settled_in_its_place():
     """Its id stays; blanks held before it go."""
     reader = Reader(Hermes(str), TOOLS)
@@ -287,7 +299,8 @@ def test_a_native_call_is_settled_in_its_place():
 def test_R019_two_calls_have_two_ids():
     """No two calls of an answer share an id."""
     reader = Reader(Hermes(str), TOOLS)
-    ids = [call.id for call in reader.feed(CALL + CALL)]
+    other = CALL.replace('"a"', '"b"')
+    ids = [call.id for call in reader.feed(CALL + other)]
 
     assert len(set(ids)) == 2 and all(one.startswith("call_") for one in ids)
 

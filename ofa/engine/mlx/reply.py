@@ -164,6 +164,8 @@ def _written(writer: Writer, sampled: Sampled) -> list[Piece]:
 
 def _finish(writer: Writer, sampled: Sampled) -> FinishReason | None:
     """Return why *writer* is done with *sampled*, if it is."""
+    if writer.reader is not None and writer.reader.repeats:
+        return "tools"  # a weak model that is made to call may do so for ever
     if not (sampled.finish or writer.stops.done):
         return None
     if sampled.finish == "length" and not writer.stops.done:

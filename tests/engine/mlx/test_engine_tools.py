@@ -114,6 +114,16 @@ def test_at_most_one_call_if_so_asked(engine, script):
     assert len(asked(engine).calls) == 3
 
 
+def test_a_call_that_repeats_itself_ends_the_answer(engine, script):
+    """What comes again and again is one call, and not waited for to the limit."""
+    script.says(CALL * 6)
+
+    answer = asked(engine)
+
+    assert len(answer.calls) == 1 and answer.end.reason == "tools"
+    assert answer.end.usage.completion_tokens == len(script.ids(CALL * 2))
+
+
 def test_the_halt_token_leaves_nothing(engine, script):
     """Where a result is due the answer ends, also without a call before it."""
     script.says("the answer", end=HALT)
