@@ -68,15 +68,16 @@ class Careful:
         if self._chat.choices > 1:
             yield from _as_they_are(self._first)
             return
-        first = _Try()
-        yield from first.read(self._first)
-        if first.end is None:
-            return  # closed, or broken off: whoever reads on sees that
-        again = self._second(first) if self._is_worth_it(first, first.end) else None
-        if again is None:
-            yield from first.rest(first.end.usage)
-            return
-        yield from self._again(first, first.end, again)
+        first, again = _Try(), None
+        for event in first.read(self._first):
+            if not isinstance(event, End):
+                yield event
+            elif self._is_worth_it(first, event) and (again := self._second(first)):
+                break
+            else:  # at once: what the reply does behind its end keeps nobody waiting
+                yield from first.rest(event.usage)
+        if again is not None:
+            yield from self._again(first, again)
 
     def close(self) -> None:
         """Stop whichever reply is being read, and ask for no other."""
@@ -122,26 +123,25 @@ class Careful:
         sampling = replace(chat.sampling, max_tokens=_left(chat, usage))
         return replace(chat, messages=(*chat.messages, *turns), sampling=sampling)
 
-    def _again(self, first: _Try, end: End, reply: Reply) -> Iterator[Event]:
+    def _again(self, first: _Try, reply: Reply) -> Iterator[Event]:
         """Yield the second answer, apart from what was sent of the first."""
+        spent = first.end.usage if first.end else None
         second = _Try(apart=bool(first.sent))
         try:
-            yield from second.read(reply)
+            for event in second.read(reply):
+                if isinstance(event, End):
+                    yield from second.rest(_sum(spent, event.usage))
+                else:
+                    yield event
         except Cancelled:
             raise
         except OfaError:
             if second.begun:
                 raise
-            yield from first.rest(
-                end.usage
-            )  # it was refused only now: the first must do
-            return
+            # It was refused only now: the first must do.
+            yield from first.rest(spent)
         finally:
             reply.close()
-        if second.end is None:
-            return
-        usage = _sum(end.usage, second.end.usage)
-        yield from second.rest(usage)
 
 
 @dataclass
@@ -157,10 +157,11 @@ class _Try:
     end: End | None = None
 
     def read(self, reply: Reply) -> Iterator[Event]:
-        """Yield what may go out; the rest is held, its end in any case."""
+        """Yield what may go out, and the end as it came; the rest is held."""
         for event in reply:
             if isinstance(event, End):
                 self.end = event
+                yield event
                 continue
             self.begun = self.begun or not isinstance(event, Waiting)
             yield from self._take(event)
