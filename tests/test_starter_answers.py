@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 from pathlib import Path
+from typing import Literal
 
 import openai
 import pydantic
@@ -232,3 +234,51 @@ def _ask(api: openai.OpenAI, question: str, *, stream: bool) -> tuple[str, list[
     told = raw.headers["x-ofa-rag"]
     assert told.startswith("hit"), told
     return text, json.dumps(told).split("sources=")[1:]
+
+
+@pytest.mark.timeout(600)
+def test_langgraph_finishes_a_task_of_two_tools(server, monkeypatch):
+    """A real model, made to call one tool after the other, then to say how it went:
+    LangGraph's loop runs both with arguments that fit, and shows it both results."""
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")  # nothing leaves the machine
+    from langchain_openai import ChatOpenAI
+    from langgraph.prebuilt import create_react_agent
+
+    base_url, key = server
+    ran = []
+
+    def job_state(job: int) -> str:
+        """Return the state of a batch job."""
+        ran.append(("job_state", job))
+        return "hangs since 12:03 on node042"
+
+    def cancel_job(job: int, *, notify: Literal["owner", "nobody"]) -> str:
+        """Cancel a batch job."""
+        ran.append(("cancel_job", job, notify))
+        return "cancelled"
+
+    steps = iter(("job_state", "cancel_job", "none"))
+    client = ChatOpenAI(
+        model="ofa-hpc",
+        base_url=base_url,
+        api_key=key,
+        max_retries=0,
+        temperature=0,
+        max_tokens=60,
+        timeout=280,
+    )
+
+    def model(state, runtime):
+        return client.bind_tools([job_state, cancel_job], tool_choice=next(steps))
+
+    with warnings.catch_warnings():
+        # It has moved to `langchain`, which would bring more than a client.
+        warnings.filterwarnings("ignore", "create_react_agent has been moved")
+        agent = create_react_agent(model, [job_state, cancel_job])
+    result = agent.invoke({"messages": [("user", "Job 4711 hangs: cancel it.")]})
+
+    assert ran[0] == ("job_state", 4711)
+    assert ran[1][:2] == ("cancel_job", 4711) and ran[1][2] in ("owner", "nobody")
+    assert len(ran) == 2
+    last = result["messages"][-1]
+    assert last.content and not last.tool_calls

@@ -28,7 +28,7 @@ def single(run: Run) -> list[Figure]:
     ):
         rates: dict[str, list[float]] = {"ours": [], "theirs": []}
         prompts: set[tuple[str, int]] = set()
-        for number, side in alternating([0, *run.rounds(30, 2)], "ours", "theirs"):
+        for number, side in alternating([0, *run.rounds(20, 2)], "ours", "theirs"):
             run.say(f"single: round {number}, {side}")
             text = question(number)
             if side == "ours":
