@@ -45,6 +45,13 @@ class Reply(Protocol):
     """
 
     @property
+    def patient(self) -> bool:
+        """
+        Whether it never keeps its reader waiting: in a silence it yields `Waiting` at
+        least every quarter of a second. Others are read by a thread of the queue's.
+        """
+
+    @property
     def told(self) -> Mapping[str, str]:
         """What the client should know before the first event: headers ``x-ofa-…``."""
 

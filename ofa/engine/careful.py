@@ -59,6 +59,11 @@ class Careful:
         self._reply = self._first = ask(chat)
 
     @property
+    def patient(self) -> bool:
+        """Whether the engine's replies are."""
+        return self._first.patient
+
+    @property
     def told(self) -> Mapping[str, str]:
         """What the first reply tells, and what has happened to calls so far."""
         told = self._tally.told()

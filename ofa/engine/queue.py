@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-import queue
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Sequence
 
-from ..chat import Chat, End, Event, Waiting
-from ..errors import (
-    Cancelled,
-    EngineError,
-    NotReady,
-    OfaError,
-    Overloaded,
-    ShuttingDown,
-)
+from ..chat import Chat
+from ..errors import NotReady, OfaError, Overloaded, ShuttingDown
 from .base import Engine, Limits, Reply, Status
-from .line import Line
-
-log = logging.getLogger("ofa.queue")
+from .jobs import Job, Turns
 
 
 class Queued:
     """
-    Run *engine* on *running* threads, with at most *waiting* more in line.
+    Let *running* replies of *engine* run, with at most *waiting* more in line.
 
-    Each thread reads one reply at a time and hands its events over, so that the
-    reader of a reply is never blocked: after *tick_s* of silence it gets a `Waiting`
-    and can see whether its own client is still there. Callers take turns, and people's
-    questions (``chat.priority`` 0) go before editors' side requests, which never hold
-    all the threads where there are several.
+    The reader of a reply is never blocked: after *tick_s* of silence it gets a
+    `Waiting` and can see whether its own client is still there. Patient replies say
+    so themselves and run on their reader's thread; each other one is read by a thread
+    of ours, which hands its events over. Callers take turns, and people's questions
+    (``chat.priority`` 0) go before editors' side requests, which never hold all the
+    turns where there are several.
     """
 
     def __init__(
@@ -49,18 +36,12 @@ class Queued:
         self._capacity = running + waiting
         self._running = running
         self._tick_s = tick_s
-        self._line: Line[_Job] = Line(side_limit=max(1, running - 1))
+        self._turns = Turns(running)
         self._lock = threading.Lock()
         self._emptied = threading.Condition(self._lock)
         self._places: set[Place] = set()
         self._open = True
         self._lost = ""  # why the engine won't answer again in this process
-        self._workers = [
-            threading.Thread(target=self._work, name=f"ofa-queue-{n}", daemon=True)
-            for n in range(running)
-        ]
-        for worker in self._workers:
-            worker.start()
 
     def reserve(self) -> Place:
         """
@@ -144,20 +125,14 @@ class Queued:
     def close(self) -> None:
         """Drain at once, end the threads, close the inner engine."""
         self.drain(0)
-        self._line.close()
+        self._turns.close()
         self._engine.close()
-        for worker in self._workers:
-            worker.join(5)
+        self._turns.join(5)
 
     def _give_back(self, place: Place) -> None:
         with self._lock:
             self._places.discard(place)
             self._emptied.notify_all()
-
-    def _work(self) -> None:
-        while (job := self._line.get()) is not None:
-            job.run()
-            self._line.done(job)
 
 
 class Place:
@@ -165,7 +140,7 @@ class Place:
 
     def __init__(self, queued: Queued) -> None:
         self._queued = queued
-        self._job: _Job | None = None
+        self._job: Job | None = None
 
     def reply(self, chat: Chat) -> Reply:
         """
@@ -174,11 +149,14 @@ class Place:
         A refusal by the inner engine is raised here. The place is still taken then:
         for another try, or to be released.
         """
-        inner = self._queued._engine.reply(chat)
-        line = self._queued._line
-        stand_in = partial(line.put, key=chat.caller, priority=chat.priority)
-        self._job = _Job(
-            inner, stand_in, line.remove, self.release, tick_s=self._queued._tick_s
+        queued = self._queued
+        inner = queued._engine.reply(chat)
+        self._job = queued._turns.job(
+            inner,
+            key=chat.caller,
+            priority=chat.priority,
+            release=self.release,
+            tick_s=queued._tick_s,
         )
         return self._job
 
@@ -193,102 +171,8 @@ class Place:
         self.release()
 
 
-class _Job:
-    """A reply on its way through a worker thread; also what its caller reads."""
-
-    def __init__(
-        self,
-        inner: Reply,
-        stand_in: Callable[[_Job], None],
-        leave: Callable[[_Job], object],
-        release: Callable[[], None],
-        *,
-        tick_s: float,
-    ) -> None:
-        self._inner = inner
-        self._stand_in = stand_in
-        self._leave = leave
-        self._release = release
-        self._tick_s = tick_s
-        self._out: queue.SimpleQueue[Event | OfaError | None] = queue.SimpleQueue()
-        self._closed = self._ended = False
-
-    def run(self) -> None:
-        """Read the inner reply to its end; called on a worker's thread."""
-        try:
-            with closing(self._inner):
-                self._hand_over()
-        except OfaError as exc:
-            self._out.put(exc)
-        except Exception as exc:  # noqa: BLE001 - told to the reader, on its thread
-            self._out.put(_as_engine_error(exc))
-        finally:
-            self._ended = True
-            self._out.put(None)
-            self._release()
-
-    def fail(self, reason: OfaError) -> None:
-        """Make the reader raise *reason*, and stop the work."""
-        self._out.put(reason)
-        self._stop()
-
-    @property
-    def told(self) -> Mapping[str, str]:
-        """What the inner reply tells."""
-        return self._inner.told
-
-    def __iter__(self) -> Iterator[Event]:
-        self._stand_in(self)
-        if self._closed:  # before or meanwhile: nobody else would take it out
-            self._leave(self)
-        while True:
-            try:
-                item = self._out.get(timeout=self._tick_s)
-            except queue.Empty:
-                yield Waiting()
-                continue
-            if item is None:
-                return
-            if isinstance(item, OfaError):
-                raise item
-            if isinstance(item, End) and item.last:
-                self._release()  # before the client can see the end and ask again
-            yield item
-
-    def close(self) -> None:
-        """Stop the work, wherever it is, and give the place back."""
-        if self._closed or self._ended:
-            return
-        self._out.put(Cancelled("the reader left"))
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._leave(self)
-        self._inner.close()
-        self._release()
-
-    def _hand_over(self) -> None:
-        if self._closed:
-            return
-        for event in self._inner:
-            if self._closed:
-                return
-            self._out.put(event)
-
-
 def _lost(why: str) -> NotReady:
     return NotReady(
         f"{why}; the server starts again, ask in a few seconds",
         code="engine_restarting",
     )
-
-
-def _as_engine_error(exc: Exception) -> EngineError:
-    # The message of a foreign exception may quote a prompt, so neither the log nor
-    # the client gets it: the type and the place are enough to find the fault.
-    where = "".join(traceback.format_tb(exc.__traceback__)[-3:])
-    log.error("the engine raised %s\n%s", type(exc).__name__, where)
-    return EngineError(f"the engine failed ({type(exc).__name__}); see the server log")

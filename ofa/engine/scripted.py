@@ -48,6 +48,7 @@ from .faults import Faults, check_fault
 
 Step = Mapping[str, Any]
 _KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end", "die", "hang")
+_BLOCKS = frozenset(("wait_s", "die", "hang"))
 
 
 class ScriptedEngine:
@@ -145,6 +146,10 @@ class _ScriptedReply:
         ]
 
     @property
+    def patient(self) -> bool:
+        return not any(choice.may_block for choice in self._choices)
+
+    @property
     def told(self) -> Mapping[str, str]:
         return {"x-ofa-cache": "miss; the scripted engine keeps nothing"}
 
@@ -189,6 +194,11 @@ class _Choice:
         self.index = index
         self.words = 0
         self.reason: FinishReason = "stop"
+
+    @property
+    def may_block(self) -> bool:
+        """Whether a step of it takes time."""
+        return any(not _BLOCKS.isdisjoint(step) for step in self._steps)
 
     def events(self) -> Iterator[Event]:
         """Play the steps; how it ends is `reason` then."""

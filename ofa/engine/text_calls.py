@@ -53,6 +53,11 @@ class TextCalls:
         self._choices: dict[int, _Choice] = {}
 
     @property
+    def patient(self) -> bool:
+        """Whether the inner reply is."""
+        return self._reply.patient
+
+    @property
     def told(self) -> Mapping[str, str]:
         """What the inner reply tells."""
         return self._reply.told

@@ -56,6 +56,11 @@ class UpstreamReply:
         self._line: Line | None = None
 
     @property
+    def patient(self) -> bool:
+        """No: it waits for a server's bytes."""
+        return False
+
+    @property
     def told(self) -> Mapping[str, str]:
         """Nothing beside the answer."""
         return {}

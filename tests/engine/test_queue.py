@@ -217,11 +217,11 @@ def test_who_leaves_the_line_is_gone_at_once(gated):
         assert gated.some_started.acquire(timeout=5)
         reply = queue.reply(asked_by("gone"))
         assert isinstance(next(iter(reply)), Waiting)
-        assert len(queue._line) == 1
+        assert len(queue._turns) == 1
 
         reply.close()
 
-        assert len(queue._line) == 0
+        assert len(queue._turns) == 0
         assert queue.depth() == (1, 0)
         gated.gate.set()
         gather(first)
@@ -238,7 +238,7 @@ def test_reply_closed_before_it_is_read_never_stands_in_line(gated):
         with pytest.raises(Cancelled):
             next(iter(reply))
 
-        assert len(queue._line) == 0
+        assert len(queue._turns) == 0
         gated.gate.set()
         gather(first)
 

@@ -224,7 +224,7 @@ def test_httpxs_errors_are_all_mapped():
     told = {
         type_: faults.foreign(type_("http://me:pa55@host"))
         for type_ in _subclasses(httpx.HTTPError)
-        if type_ is not httpx.HTTPStatusError
+        if type_ is not httpx.HTTPStatusError and type_.__module__.startswith("httpx")
     }
 
     assert len(told) > 10

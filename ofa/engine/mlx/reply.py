@@ -18,6 +18,7 @@ from ...chat import (
     Thought,
     ToolCall,
     Usage,
+    Waiting,
 )
 from ...toolcalls.base import Failed
 from ...toolcalls.reader import Reader
@@ -203,6 +204,11 @@ class MlxReply:
         self._mailbox: Mailbox = rows[0].mailbox
 
     @property
+    def patient(self) -> bool:
+        """Yes: it reads what the engine's thread hands it."""
+        return True
+
+    @property
     def told(self) -> Mapping[str, str]:
         """How much of the prompt is at hand already."""
         return self._told
@@ -215,6 +221,9 @@ class MlxReply:
         try:
             left = len(self._rows)
             for sampled in self._mailbox.read():
+                if sampled is None:
+                    yield Waiting()
+                    continue
                 writer = self._writers[sampled.index]
                 if writer.ended:
                     continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 from ...chat import Sampling
@@ -19,6 +19,7 @@ Finish = Literal["", "stop", "length"]
 
 # Beginnings that differ by less are not worth a copy each.
 _LEAST_BETWEEN = 32
+_SILENCE_S = 0.25  # as `Reply.patient` promises
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,15 @@ class Mailbox:
         self.cancelled = True
         self._items.put(Cancelled("the request was cancelled"))
 
-    def read(self) -> Iterator[Sampled]:
-        """Yield what arrives, without an end; raise what ends the request early."""
+    def read(self) -> Iterator[Sampled | None]:
+        """Yield what arrives, without an end, and None after each quarter of a second
+        without anything; raise what ends the request early."""
         while True:
-            item = self._items.get()
+            try:
+                item = self._items.get(timeout=_SILENCE_S)
+            except Empty:
+                yield None
+                continue
             if self.cancelled:
                 raise Cancelled("the request was cancelled")
             if isinstance(item, OfaError):

@@ -266,7 +266,7 @@ def continued(engine, ids, tokens, owner):
     )
     engine._scheduler.submit(engine._first.weights, row)
     written = []
-    for sampled in row.mailbox.read():
+    for sampled in filter(None, row.mailbox.read()):
         written.append(sampled.token)
         if sampled.finish:
             return written, row.cached
