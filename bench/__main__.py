@@ -16,7 +16,7 @@ from typing import Any
 
 from . import machine, models
 from .context import Run
-from .figures import Figure, notes, table
+from .figures import Bound, Figure, notes, table
 from .rows import ROWS, Row
 from .servers import CannotMeasure
 
@@ -33,22 +33,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if unknown := set(args.rows) - set(_names()):
         parser.error(f"no such row: {', '.join(sorted(unknown))} (--list names them)")
-    usual = [row for row in ROWS if row.usual]
-    chosen = [row for row in ROWS if row.name in args.rows] or usual
+    before = _latest(Path(args.out), quick=args.quick) if args.resume else []
+    chosen = _chosen(args.rows, {figure.row for figure in before})
+    figures = [one for one in before if one.row not in {row.name for row in chosen}]
     # A job's end is no reason to leave servers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="ofa-bench-"))
     run = Run(folder, args.model, args.quick, tuple(args.python))
+    saves = args.save if args.save is not None else args.resume or not args.rows
     try:
         facts = machine.describe(_model_named(run))
-        figures = [figure for row in chosen for figure in _measure(row, run)]
+        for row in chosen:
+            made = facts.get("ofa", "")
+            figures += [replace(one, ofa=made) for one in _measure(row, run)]
+            figures.sort(key=lambda figure: _names().index(figure.row))
+            if saves:  # each row at once: the next one may be interrupted
+                _keep(Path(args.out), facts, figures, quick=args.quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    text = report(facts, figures, quick=args.quick)
-    print(text)
-    if args.save if args.save is not None else not args.rows:
-        _keep(Path(args.out), text, facts, figures, quick=args.quick)
+    print(report(facts, figures, quick=args.quick))
     return 0 if all(figure.met is not False for figure in figures) else 1
+
+
+def _chosen(named: Sequence[str], measured: set[str]) -> list[Row]:
+    """Return the rows to measure: the *named*, else the usual ones not *measured*."""
+    if named:
+        return [row for row in ROWS if row.name in named]
+    return [row for row in ROWS if row.usual and row.name not in measured]
 
 
 def report(
@@ -57,6 +68,14 @@ def report(
     """Return the page of one run: machine, table, what was compared."""
     title = "# Bench" + (", quick: too few rounds to quote" if quick else "")
     lines = [title, ""]
+    made = {figure.ofa: figure.row for figure in figures if figure.ofa}
+    if len(made) > 1:  # rows of several runs
+        rows = {
+            ofa: ", ".join(dict.fromkeys(f.row for f in figures if f.ofa == ofa))
+            for ofa in made
+        }
+        told = "; ".join(f"{ofa} for {names}" for ofa, names in rows.items())
+        facts = {**facts, "ofa": told}
     lines += [f"- {name}: {fact}" for name, fact in facts.items()]
     lines += ["", table(figures), "", "## What was compared", "", notes(figures)]
     return "\n".join(lines)
@@ -87,7 +106,6 @@ def _model_named(run: Run) -> str:
 
 def _keep(
     out: Path,
-    text: str,
     facts: dict[str, str],
     figures: Sequence[Figure],
     *,
@@ -95,7 +113,7 @@ def _keep(
 ) -> None:
     """Write the page, and all readings as JSON beside it."""
     out.mkdir(parents=True, exist_ok=True)
-    name = f"{datetime.date.today()}-{machine.slug()}" + ("-quick" if quick else "")
+    name = f"{datetime.date.today()}{_ending(quick=quick)}"
     kept: dict[str, Any] = {
         "machine": facts,
         "quick": quick,
@@ -109,16 +127,45 @@ def _keep(
                 if figure.must
                 else None,
                 "met": figure.met,
+                "ofa": figure.ofa,
                 "note": figure.note,
                 "details": dict(figure.details),
             }
             for figure in figures
         ],
     }
-    (out / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+    page = report(facts, figures, quick=quick)
+    (out / f"{name}.md").write_text(page + "\n", encoding="utf-8")
     written = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
     (out / f"{name}.json").write_text(written, encoding="utf-8")
     sys.stderr.write(f"kept in {out / name}.md and .json\n")
+
+
+def _ending(*, quick: bool) -> str:
+    return f"-{machine.slug()}" + ("-quick" if quick else "")
+
+
+def _latest(out: Path, *, quick: bool) -> list[Figure]:
+    """Return the figures of the newest results of a machine like this one, if any."""
+    kept = sorted(out.glob(f"????-??-??{_ending(quick=quick)}.json"))
+    if not kept:
+        return []
+    return [_again(one) for one in json.loads(kept[-1].read_text("utf-8"))["figures"]]
+
+
+def _again(kept: dict[str, Any]) -> Figure:
+    """Return a figure as `_keep` wrote it."""
+    sign, _, value = (kept["must"] or "").partition(" ")
+    return Figure(
+        kept["figure"],
+        kept["measured"],
+        Bound(sign, float(value)) if sign else None,
+        kept["unit"],
+        kept["note"],
+        kept["details"],
+        kept["row"],
+        kept.get("ofa", ""),
+    )
 
 
 def _names() -> list[str]:
@@ -148,6 +195,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="PATH",
         help="the python of another environment, with another BLAS, for the row blas",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="add to the newest results in --out: the rows they lack, or those named",
     )
     parser.add_argument("--out", default=str(RESULTS), metavar="DIR")
     parser.add_argument(

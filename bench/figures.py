@@ -51,7 +51,8 @@ class Figure:
     unit: str = ""
     note: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    row: str = ""  # of the registry; set by the command
+    row: str = ""  # of the registry; set by the command, like
+    ofa: str = ""  # version and commit that it was measured of
 
     @property
     def met(self) -> bool | None:

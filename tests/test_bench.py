@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench import conversation, proc, texts, wire
-from bench.__main__ import _keep, _measure, main, report
+from bench.__main__ import _chosen, _keep, _latest, _measure, main, report
 from bench.context import Run, alternating
 from bench.figures import Figure, Pair, at_least, at_most, number, share, table
 from bench.models import packaged
@@ -269,13 +269,30 @@ def test_results_are_kept_as_a_page_and_as_readings(tmp_path):
     figure = Figure("f", 1.0, at_most(2), note="n", details={"s": [1.0]}, row="r")
     facts = {"processor": "one"}
 
-    _keep(tmp_path, report(facts, [figure]), facts, [figure], quick=False)
+    _keep(tmp_path, facts, [figure], quick=False)
 
     (page,) = tmp_path.glob("*.md")
     assert "- processor: one" in page.read_text()
     kept = json.loads(page.with_suffix(".json").read_text())
     assert kept["figures"][0]["details"] == {"s": [1.0]}
     assert kept["figures"][0]["met"] is True
+
+
+def test_a_run_goes_on_where_another_one_ended(tmp_path):
+    """What was kept comes back as it was; only the rows that are missing are chosen."""
+    figure = Figure("f", 3.0, at_most(2), "µs", "n", {"s": [1.0]}, "cost", "0.1 (abc)")
+    lone = Figure("g", None, row="single", ofa="0.1 (def)")
+    _keep(tmp_path, {"ofa": "0.1 (def)"}, [figure, lone], quick=False)
+
+    again = _latest(tmp_path, quick=False)
+
+    assert again == [figure, lone]
+    assert _latest(tmp_path, quick=True) == []
+    left = [row.name for row in _chosen([], {one.row for one in again})]
+    assert "batch8" in left and not {"cost", "single", "tools"} & set(left)
+    assert [row.name for row in _chosen(["cost"], {"cost"})] == ["cost"]
+    page = report({"ofa": "0.1 (def)"}, again)
+    assert "ofa: 0.1 (abc) for cost; 0.1 (def) for single" in page
 
 
 def test_a_row_is_measured_for_real(tmp_path):
