@@ -24,7 +24,7 @@ from ..rag.sources import (
     pick,
 )
 from ..retrieval import INDEX, PRIVATE, embedder_folder
-from . import search
+from . import evaluate, search
 from .common import Subparsers, add_site_option, load_config, state_of
 
 STORE = "chroma"  # chromadb's folder, beside the collections
@@ -38,6 +38,7 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands)
     search.add(commands)
+    evaluate.add(commands, _bars)
     status = commands.add_parser(
         "status", help="what is indexed, and what is not there"
     )
