@@ -41,6 +41,7 @@ from ..chat import (
     Thought,
     ToolCall,
     Usage,
+    Waiting,
 )
 from ..errors import BadRequest, Cancelled, ConfigError, EngineError
 from .base import Limits, Reply, Status, refuse_unable
@@ -48,7 +49,8 @@ from .faults import Faults, check_fault
 
 Step = Mapping[str, Any]
 _KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end", "die", "hang")
-_BLOCKS = frozenset(("wait_s", "die", "hang"))
+_BLOCKS = frozenset(("die", "hang"))
+_LOOK_S = 0.25
 
 
 class ScriptedEngine:
@@ -197,7 +199,7 @@ class _Choice:
 
     @property
     def may_block(self) -> bool:
-        """Whether a step of it takes time."""
+        """Whether a step of it does not come back."""
         return any(not _BLOCKS.isdisjoint(step) for step in self._steps)
 
     def events(self) -> Iterator[Event]:
@@ -220,7 +222,7 @@ class _Choice:
             case {"text": text}:  # first, as most steps are
                 yield self._said(str(text))
             case {"wait_s": seconds}:
-                self._gone.wait(float(seconds))
+                yield from self._silence(float(seconds))
             case {"fail": message}:
                 raise EngineError(str(message))
             case {"die": how}:
@@ -236,6 +238,13 @@ class _Choice:
                 yield Thought(str(text), self.index)
             case {"echo": what}:
                 yield self._said(_echo(self._chat, what))
+
+    def _silence(self, seconds: float) -> Iterator[Event]:
+        """Let *seconds* pass, looking up as `Reply.patient` promises."""
+        while seconds > _LOOK_S and not self._gone.wait(_LOOK_S):
+            seconds -= _LOOK_S
+            yield Waiting()
+        self._gone.wait(seconds)
 
     def _said(self, text: str) -> Text:
         self.words += len(text.split())
