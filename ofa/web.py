@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from flask import Flask, Response, g, request
+from flask import Flask, Request, Response, g, request
 from flask.globals import app_ctx, request_ctx
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as NotThatMethod
@@ -265,7 +265,7 @@ def _serve(route: Route, **args: str) -> Response:
         key_id=kept.get("key_id", ""),
         args=args,
         query=given.args,
-        body=partial(given.get_data, cache=False),
+        body=partial(_body, given),
         gone=given.environ.get("waitress.client_disconnected", bool),
         notes=kept.notes,
     )
@@ -279,6 +279,15 @@ def _serve(route: Route, **args: str) -> Response:
         headers=_clean(page.headers),
         mimetype=page.media,
     )
+
+
+def _body(given: Request) -> bytes:
+    """Return the body; where the server has all of it, as it lies there."""
+    length, limit = given.content_length, given.max_content_length
+    fits = length is not None and (limit is None or length <= limit)
+    if fits and given.environ.get("wsgi.input_terminated"):
+        return bytes(given.environ["wsgi.input"].read())
+    return given.get_data(cache=False)
 
 
 def _streamed(answer: Stream) -> Response:

@@ -153,12 +153,18 @@ class StrictParser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no 
             self.error = self._bad_chunks()
 
     def _unwelcome(self) -> OfaError | None:
-        """Decide on a body that is announced, before any of it is kept."""
+        """Decide on a body that is announced, before any more of it is kept."""
+        if self._is_over(self.content_length):
+            return self._checked() or self._too_large()
+        # One that came with its head is here already: the app asks for the key.
+        return None if self.completed else self._checked()
+
+    def _checked(self) -> OfaError | None:
         try:
             self._gate.check_key(self.given_headers())
         except Unauthorized as exc:
             return exc
-        return self._too_large() if self._is_over(self.content_length) else None
+        return None
 
     def _bad_chunks(self) -> OfaError | None:
         receiver = self.body_rcv
