@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from ofa.chat import Chat, Message, Sampling, ToolCall, gather, gather_choices
+from ofa.chat import Chat, Message, Sampling, Text, ToolCall, gather, gather_choices
 from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.errors import Cancelled
 
@@ -169,7 +169,7 @@ def test_turns_that_end_early_poison_nothing(warm, cold, how):
         said = asked(warm, *messages, sampling=sampling).text
     elif how == "cancel":
         reply = warm.reply(chat(*messages, sampling=replace(GREEDY, max_tokens=400)))
-        said = next(iter(reply)).text
+        said = next(event.text for event in reply if isinstance(event, Text))
         reply.close()
     else:
         reply = warm.reply(chat(*messages))

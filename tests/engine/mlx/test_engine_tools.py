@@ -18,6 +18,7 @@ from ofa.chat import (
     Text,
     Tool,
     ToolChoice,
+    Waiting,
     gather,
     gather_choices,
 )
@@ -75,7 +76,12 @@ def asked(engine, *messages, **more):
 def first_try(engine, *messages, **more):
     """Return the events of an answer that nobody asks for again."""
     model = engine._first
-    return list(model._reply(model.weights.ready, Tally(), chat(*messages, **more)))
+    return read(model._reply(model.weights.ready, Tally(), chat(*messages, **more)))
+
+
+def read(reply):
+    """Return the events of *reply*, less those of waiting."""
+    return [event for event in reply if not isinstance(event, Waiting)]
 
 
 def test_a_call_comes_out_as_one(engine, script):
@@ -95,7 +101,7 @@ def test_text_and_several_calls(engine, script):
     """Text comes at once and before the calls, which keep their order."""
     script.says(f"the quick answer {CALL}{CALL.replace('a.txt', 'b.txt')}")
 
-    events = list(engine.reply(chat()))
+    events = read(engine.reply(chat()))
 
     texts = [event.text for event in events if isinstance(event, Text)]
     assert "".join(texts).rstrip() == "the quick answer"
