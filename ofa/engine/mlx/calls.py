@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as TooLate
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 from ...chat import Tool, ToolChoice
 from ...errors import BadRequest, Overloaded
 from ...toolcalls.grammar import SYNTAXES, CallRules, Hold, call_rules
 from ..text import Markers
+from .kept import Kept, Wearing
 from .masks import CallMask, Matcher
 from .openers import Watch
 from .schema import check_finite, check_schema, check_size, refusal
 from .vocabulary import Vocabulary
-
-_KEPT = 32
-_ROWS = 256  # see `grammar`
 
 log = logging.getLogger("ofa.engine.mlx")
 
@@ -95,7 +91,7 @@ def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...
     )
 
 
-class CallGrammar:
+class CallGrammar(Wearing):
     """What the calls in an answer have to be; any number of rows may be held to it."""
 
     def __init__(
@@ -106,23 +102,17 @@ class CallGrammar:
         logits: int,
         watch: Watch | None,
     ) -> None:
+        super().__init__()
         self.loose = loose  # tools whose schema is checked only afterwards, in part
         self._matcher = matcher
         self._logits = logits
         self._watch = watch
-        self._rows = 0
-        self._failed = False
-
-    @property
-    def worn(self) -> bool:
-        """Whether the next row should be held to a new one of the same tools."""
-        return self._failed or self._rows >= _ROWS
 
     def processor(self, prompt: int) -> CallMask | None:
         """Return what holds one row to it, whose prompt has so many tokens."""
         if self._matcher is None:
             return None
-        self._rows += 1
+        self._use()
         return CallMask(
             self._matcher.deep_copy(),
             self._watch.fresh() if self._watch else None,
@@ -131,17 +121,13 @@ class CallGrammar:
             failed=self._fail,
         )
 
-    def _fail(self) -> None:
-        self._failed = True
-
 
 class Calls:
     """Makes and keeps grammars of calls; safe to use from many threads."""
 
     def __init__(self, grammars: Grammars) -> None:
         self._grammars = grammars
-        self._lock = Lock()  # of the kept ones
-        self._kept: OrderedDict[str, CallGrammar] = OrderedDict()
+        self._kept: Kept[str, CallGrammar] = Kept()
 
     def compile(self, asked: Asked) -> CallGrammar | None:
         """Return the grammar for what is *asked*; None where there is none."""
@@ -152,11 +138,8 @@ class Calls:
     def _find(self, asked: Asked) -> CallGrammar:
         key = asked.key
         matcher: Matcher | None
-        with self._lock:
-            grammar = self._kept.get(key)
-            if grammar is not None and not grammar.worn:
-                self._kept.move_to_end(key)
-                return grammar
+        if (kept := self._kept.get(key)) is not None:
+            return kept
         try:
             matcher, loose = self._grammars.timed(lambda: self._made(asked))
         except (TooLate, Overloaded) as error:
@@ -167,11 +150,7 @@ class Calls:
             if isinstance(error, Overloaded):
                 return self._grammar(None, loose, asked)
         grammar = self._grammar(matcher, loose, asked)
-        with self._lock:
-            self._kept[key] = grammar
-            self._kept.move_to_end(key)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+        self._kept.put(key, grammar)
         return grammar
 
     def _grammar(

@@ -14,7 +14,6 @@ import json
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
@@ -25,6 +24,7 @@ from ...errors import BadRequest, Overloaded
 from ...toolcalls.base import Format
 from ..text import Markers
 from .calls import Asked, CallGrammar, Calls, callable_tools
+from .kept import Kept, Wearing
 from .masks import Mask, Matcher
 from .schema import check_schema, refusal
 from .vocabulary import Vocabulary
@@ -48,8 +48,6 @@ _LIMITS = {
     "verbose_errors": False,  # they would quote the schema and the answer
 }
 _COMPILE_S = 2.0
-_KEPT = 32
-_ROWS = 256  # rows share what their lexer has learnt, and that is never given back
 
 log = logging.getLogger("ofa.engine.mlx")
 
@@ -90,8 +88,7 @@ class Grammars:
         self._building = threading.Lock()
         self._library: Any = None
         self._tokenizer: Any = None
-        self._lock = threading.Lock()  # of the kept ones
-        self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
+        self._kept: Kept[tuple[str, str], Grammar] = Kept()
         self._compiling = threading.Lock()  # one at a time: it costs a whole core
         self._calls = Calls(self)
 
@@ -123,17 +120,10 @@ class Grammars:
         text = check_schema(_ANY_OBJECT if plain else output.schema, output.param)
         self._require(output.param)
         key = (self.frame(thinking=thinking, opened=opened), text)
-        with self._lock:
-            grammar = self._kept.get(key)
-            if grammar is not None and not grammar.worn:
-                self._kept.move_to_end(key)
-                return grammar
-        grammar = self._compile(*key, param=output.param)
-        with self._lock:
-            self._kept[key] = grammar
-            self._kept.move_to_end(key)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+        grammar = self._kept.get(key)
+        if grammar is None:
+            grammar = self._compile(*key, param=output.param)
+            self._kept.put(key, grammar)
         return grammar
 
     def compile_calls(  # noqa: PLR0913 - all that a request says of its calls
@@ -267,32 +257,23 @@ class Grammars:
         return inside if inside.is_error() else matcher
 
 
-class Grammar:
+class Grammar(Wearing):
     """What an answer has to be; any number of rows may be held to it."""
 
     def __init__(self, matcher: Matcher, *, logits: int) -> None:
+        super().__init__()
         self._matcher = matcher
         self._logits = logits
-        self._rows = 0
-        self._failed = False
-
-    @property
-    def worn(self) -> bool:
-        """Whether the next row should be held to a new one of the same text."""
-        return self._failed or self._rows >= _ROWS
 
     def processor(self, prompt: int) -> Mask:
         """Return what holds one row to it, whose prompt has so many tokens."""
-        self._rows += 1
+        self._use()
         return Mask(
             self._matcher.deep_copy(),
             prompt=prompt,
             logits=self._logits,
             failed=self._fail,
         )
-
-    def _fail(self) -> None:
-        self._failed = True
 
 
 class _Words:
