@@ -9,6 +9,8 @@ from typing import Protocol
 from ..chat import Chat, Event
 from ..errors import BadRequest
 
+SILENCE_S = 0.25  # after which a patient reply, or a queue for another one, looks up
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -48,7 +50,7 @@ class Reply(Protocol):
     def patient(self) -> bool:
         """
         Whether it never keeps its reader waiting: in a silence it yields `Waiting` at
-        least every quarter of a second. Others are read by a thread of the queue's.
+        least every `SILENCE_S`. Others are read by a thread of the queue's.
         """
 
     @property

@@ -56,7 +56,7 @@ class Turns:
         Patient replies are read by their own reader's thread, which saves handing over;
         others by one of ours. *release* is called when it is over, or more often.
         """
-        kind = _Patient if getattr(inner, "patient", False) else _Read
+        kind = _Patient if inner.patient else _Read
         return kind(self, inner, (key, priority), release, tick_s)
 
     def put(self, job: Job, key: str, priority: int) -> None:
@@ -166,6 +166,17 @@ class Job:
     def _start(self) -> None:
         raise NotImplementedError
 
+    def _heard(self) -> Iterator[Event | None]:
+        """Yield what comes, and `Waiting` where nothing does; raise an error."""
+        while True:
+            try:
+                item = self._out.get(timeout=self._tick_s)
+            except Empty:
+                item = Waiting()
+            if isinstance(item, OfaError):
+                raise item
+            yield item
+
     def _stand_in(self) -> None:
         self._turns.put(self, *self._place)
         if self._closed:  # before or meanwhile: nobody else would take it out
@@ -193,16 +204,9 @@ class _Read(Job):
     def __iter__(self) -> Iterator[Event]:
         """Yield what is handed over."""
         self._stand_in()
-        while True:
-            try:
-                item = self._out.get(timeout=self._tick_s)
-            except Empty:
-                yield Waiting()
-                continue
+        for item in self._heard():
             if item is None:
                 return
-            if isinstance(item, OfaError):
-                raise item
             if isinstance(item, End) and item.last:
                 self._release()  # before the client can see the end and ask again
             yield item
@@ -241,7 +245,10 @@ class _Patient(Job):
         """Yield `Waiting` until it is this one's turn, then the inner's events."""
         try:
             self._stand_in()
-            yield from self._wait()
+            for waiting in self._heard():
+                if waiting is None:
+                    break
+                yield waiting
             for event in self._inner:
                 if self._reason is not None:
                     raise self._reason
@@ -262,17 +269,6 @@ class _Patient(Job):
 
     def _start(self) -> None:
         self._out.put(None)
-
-    def _wait(self) -> Iterator[Event]:
-        while True:
-            try:
-                item = self._out.get(timeout=self._tick_s)
-            except Empty:
-                yield Waiting()
-                continue
-            if isinstance(item, OfaError):
-                raise item
-            return
 
 
 def _as_engine_error(exc: Exception) -> EngineError:

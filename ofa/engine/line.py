@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import deque
-from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from ..errors import ShuttingDown
@@ -38,9 +36,6 @@ class Line(Generic[T]):
         self._side_limit = side_limit
         self._sides_out: list[T] = []
         self._lock = threading.Lock()
-        # One call an item that may be taken, to whoever waits; a call too many only
-        # makes somebody look in vain. Much quicker than a condition's own waiting line.
-        self._calls: SimpleQueue[None] = SimpleQueue()
         self._rows: dict[int, _Row[T]] = {}  # by priority; emptied ones stay
         self._serial = itertools.count(1)
         self._open = True
@@ -52,38 +47,17 @@ class Line(Generic[T]):
                 raise ShuttingDown("the server is stopping; ask again in a minute")
             row = self._rows.setdefault(priority, _Row())
             row.put(item, key, next(self._serial))
-        self._calls.put(None)
-
-    def get(self, *, timeout_s: float | None = None) -> T | None:
-        """
-        Return the next item, waiting for one.
-
-        None after *timeout_s* without one, and once the line is closed and has none.
-        """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            try:
-                self._calls.get(timeout=left)
-            except Empty:
-                return None
-            with self._lock:
-                priority = self._next()
-                if priority is not None:
-                    return self._take(priority)
-                if not self._open:
-                    self._calls.put(None)  # for whoever else waits
-                    return None
 
     def get_nowait(self) -> T | None:
-        """Return the next item, or None if there is none now."""
-        return self.get(timeout_s=0)
+        """Return the next item, or None if there is none that may go now."""
+        with self._lock:
+            priority = self._next()
+            return None if priority is None else self._take(priority)
 
     def done(self, item: T) -> None:
         """Tell that *item*, taken before, is finished; no matter without a limit."""
         with self._lock:
-            if _discard(self._sides_out, item):
-                self._calls.put(None)
+            _discard(self._sides_out, item)
 
     def remove(self, item: T) -> bool:
         """Take *item* itself out, wherever it stands; whether it was there."""
@@ -91,10 +65,9 @@ class Line(Generic[T]):
             return any(row.remove(item) for row in self._rows.values())
 
     def close(self) -> None:
-        """Take no more items and let nobody wait for one; what is in line stays."""
+        """Take no more items; what is in line stays."""
         with self._lock:
             self._open = False
-        self._calls.put(None)
 
     def __len__(self) -> int:
         """Return how many items are in line."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..chat import Chat
 from ..errors import NotReady, OfaError, Overloaded, ShuttingDown
-from .base import Engine, Limits, Reply, Status
+from .base import SILENCE_S, Engine, Limits, Reply, Status
 from .jobs import Job, Turns
 
 
@@ -30,7 +30,7 @@ class Queued:
         *,
         running: int = 4,
         waiting: int = 16,
-        tick_s: float = 0.25,
+        tick_s: float = SILENCE_S,
     ) -> None:
         self._engine = engine
         self._capacity = running + waiting

@@ -44,13 +44,12 @@ from ..chat import (
     Waiting,
 )
 from ..errors import BadRequest, Cancelled, ConfigError, EngineError
-from .base import Limits, Reply, Status, refuse_unable
+from .base import SILENCE_S, Limits, Reply, Status, refuse_unable
 from .faults import Faults, check_fault
 
 Step = Mapping[str, Any]
 _KINDS = ("text", "thought", "call", "echo", "wait_s", "fail", "end", "die", "hang")
 _BLOCKS = frozenset(("die", "hang"))
-_LOOK_S = 0.25
 
 
 class ScriptedEngine:
@@ -241,8 +240,8 @@ class _Choice:
 
     def _silence(self, seconds: float) -> Iterator[Event]:
         """Let *seconds* pass, looking up as `Reply.patient` promises."""
-        while seconds > _LOOK_S and not self._gone.wait(_LOOK_S):
-            seconds -= _LOOK_S
+        while seconds > SILENCE_S and not self._gone.wait(SILENCE_S):
+            seconds -= SILENCE_S
             yield Waiting()
         self._gone.wait(seconds)
 

@@ -41,6 +41,7 @@ class _GatedReply:
         self._engine, self._inner, self._chat = engine, inner, chat
         self._gone = threading.Event()
 
+    patient = False
     told: Mapping[str, str] = {}
 
     def __iter__(self) -> Iterator[Event]:
@@ -267,6 +268,8 @@ def test_foreign_failure_is_told_without_its_text(caplog):
 
 
 class _Raising:
+    patient = False
+
     def __init__(self, exc) -> None:
         self._exc = exc
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...chat import Sampling
 from ...errors import Cancelled, OfaError
+from ..base import SILENCE_S
 from .prefix import Kind
 from .template import Prompt
 
@@ -19,7 +20,6 @@ Finish = Literal["", "stop", "length"]
 
 # Beginnings that differ by less are not worth a copy each.
 _LEAST_BETWEEN = 32
-_SILENCE_S = 0.25  # as `Reply.patient` promises
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Mailbox:
         self._items.put(Cancelled("the request was cancelled"))
 
     def read(self) -> Iterator[Sampled | None]:
-        """Yield what arrives, without an end, and None after each quarter of a second
+        """Yield what arrives, without an end, and None after each `SILENCE_S`
         without anything; raise what ends the request early."""
         while True:
             try:
-                item = self._items.get(timeout=_SILENCE_S)
+                item = self._items.get(timeout=SILENCE_S)
             except Empty:
                 yield None
                 continue
