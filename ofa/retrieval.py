@@ -53,7 +53,7 @@ class Retrieval:
         self._rag = rag
         self._engine = engine
         self._build = build
-        self._folder = embedder_folder(rag.embedder)
+        embedder_folder(rag.embedder)  # one that is not there is told at the start
         self._embedder: Embedder | None = None
         self.shelf = Shelf(state.folder(INDEX))
         self.private = Shelf(state.folder(PRIVATE)) if rag.private else None
@@ -61,11 +61,7 @@ class Retrieval:
             self.shelf,
             lambda: self._embedder,
             private=self.private,
-            settings=Settings(
-                dense_weight=rag.dense_weight,
-                floor=FLOOR if rag.floor is None else rag.floor,
-                deadline_s=rag.deadline_s,
-            ),
+            settings=search_settings(rag, rag.deadline_s),
         )
         self.lookup = Lookup(
             self.retriever,
@@ -111,7 +107,7 @@ class Retrieval:
         for name in dict.fromkeys(c for mode in modes for c in mode.collections):
             self.shelf.generation(name)  # read ahead: the first question is answered
         try:
-            embedder = Embedder(self._folder, threads=allowed_threads())
+            embedder = make_embedder(self._rag)
             embedder.load()
         except ConfigError as exc:
             log.warning("%s; search goes by words alone", exc)
@@ -130,6 +126,20 @@ def embedder_folder(configured: str) -> Path:
             "install it, or name the folder of another"
         )
     return packaged
+
+
+def make_embedder(rag: RagSection) -> Embedder:
+    """Return the embedder that is configured, not yet loaded; raises `ConfigError`."""
+    return Embedder(embedder_folder(rag.embedder), threads=allowed_threads())
+
+
+def search_settings(rag: RagSection, deadline_s: float) -> Settings:
+    """Return how to search as configured, within *deadline_s*."""
+    return Settings(
+        dense_weight=rag.dense_weight,
+        floor=FLOOR if rag.floor is None else rag.floor,
+        deadline_s=deadline_s,
+    )
 
 
 def has_private(state: StateFolder) -> bool:

@@ -19,7 +19,7 @@ from ..config_schema import RagSection
 from ..errors import ConfigError, OfaError
 from ..modes import SEED_MODES, Mode, Modes, with_changes
 from ..rag.build import Workshop, build
-from ..rag.embed import Embedder, allowed_threads
+from ..rag.embed import Embedder
 from ..rag.evaluate import (
     Asked,
     Outcome,
@@ -32,10 +32,10 @@ from ..rag.evaluate import (
 )
 from ..rag.passage import Passage
 from ..rag.question import asked as question_of
-from ..rag.retrieve import FLOOR, Retriever, Settings, select
+from ..rag.retrieve import Retriever, select
 from ..rag.shelf import Shelf
 from ..rag.sources import Collection, one_folder
-from ..retrieval import embedder_folder
+from ..retrieval import make_embedder, search_settings
 from .common import Subparsers, add_site_option, load_config, state_of
 
 _STORE = "chroma"
@@ -81,7 +81,7 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> int:
     bench = load_bench(args.bench, args.split)
     for one in bench:
         modes.pick(one.mode)  # an unknown one is told before an hour of indexing
-    embedder = Embedder(embedder_folder(config.rag.embedder), threads=allowed_threads())
+    embedder = make_embedder(config.rag)
     with bars() as progress:
         shelf = _indexed(args.corpora, embedder, progress)
         outcomes = _outcomes(bench, modes, shelf, embedder, config, progress)
@@ -118,11 +118,7 @@ def _outcomes(
     progress: Progress,
 ) -> list[Outcome]:
     rag = config.rag
-    settings = Settings(
-        dense_weight=rag.dense_weight,
-        floor=FLOOR if rag.floor is None else rag.floor,
-        deadline_s=_PATIENCE_S,
-    )
+    settings = search_settings(rag, _PATIENCE_S)
     embedder.load()
     retriever = Retriever(shelf, lambda: embedder, settings=settings)
     for one in bench:

@@ -12,7 +12,6 @@ from pathlib import Path
 from ..config import Config
 from ..errors import ConfigError
 from ..rag.build import Built, Workshop, build, plan
-from ..rag.embed import Embedder, allowed_threads
 from ..rag.generation import IndexDamaged, Manifest, current_folder, open_generation
 from ..rag.private import PrivateLayers
 from ..rag.sources import (
@@ -23,7 +22,7 @@ from ..rag.sources import (
     packaged_sources,
     pick,
 )
-from ..retrieval import INDEX, PRIVATE, embedder_folder
+from ..retrieval import INDEX, PRIVATE, make_embedder
 from . import evaluate, search
 from .common import Subparsers, add_site_option, load_config, state_of
 
@@ -96,7 +95,7 @@ def _build(args: argparse.Namespace) -> int:
         built = plan(wanted, os.environ)
     else:
         shelf = state_of().folder(INDEX)
-        embedder = _embedder(config)
+        embedder = make_embedder(config.rag)
         with _bars() as progress:
             workshop = Workshop(shelf / STORE, shelf, embedder, progress=progress)
             built = build(wanted, workshop)
@@ -164,7 +163,9 @@ def _add_private(args: argparse.Namespace) -> int:
     config = load_config(args)
     layers = PrivateLayers(state_of().folder(PRIVATE))
     with _bars() as progress:
-        layer, made = layers.add(args.folder, args.name, _embedder(config), progress)
+        layer, made = layers.add(
+            args.folder, args.name, make_embedder(config.rag), progress
+        )
     if not made.passages:
         print(f"ofa: {layer.folder}: no text to index in it", file=sys.stderr)
     else:
@@ -198,11 +199,6 @@ def _forget_private(args: argparse.Namespace) -> int:
 def _sources(config: Config) -> Sources:
     own = config.rag.sources
     return load_sources(Path(own) if own else packaged_sources())
-
-
-def _embedder(config: Config) -> Embedder:
-    folder = embedder_folder(config.rag.embedder)
-    return Embedder(folder, threads=allowed_threads())
 
 
 def _from_folder(

@@ -10,20 +10,18 @@ from dataclasses import dataclass, replace
 
 from ..chat import Sampling
 from ..config import Config
-from ..config_schema import RagSection
 from ..errors import ConfigError, OfaError
 from ..modes import SEED_MODES, Mode, Modes, with_changes
-from ..rag.embed import Embedder, allowed_threads
+from ..rag.embed import Embedder
 from ..rag.fence import block, header, new_tag
 from ..rag.passage import Hit, Passage
 from ..rag.question import own_words
-from ..rag.retrieve import FLOOR, Found, Retriever, Settings, select
+from ..rag.retrieve import Found, Retriever, select
 from ..rag.shelf import Shelf
-from ..retrieval import INDEX, PRIVATE, embedder_folder
+from ..retrieval import INDEX, PRIVATE, make_embedder, search_settings
 from ..state import StateFolder
 from .common import Subparsers, add_site_option, load_config, state_of
 
-# A person waits for the whole answer: nothing is given up for being late.
 _PATIENCE_S = 600.0
 _NEAREST = 3  # shown where nothing is injected
 
@@ -116,9 +114,7 @@ def _scores(hit: Hit) -> str:
 def _loaded(config: Config) -> Embedder | None:
     """Return the embedder, or None with a line on standard error, as a server would."""
     try:
-        embedder = Embedder(
-            embedder_folder(config.rag.embedder), threads=allowed_threads()
-        )
+        embedder = make_embedder(config.rag)
         print("loading the embedding model ...", file=sys.stderr)
         embedder.load()
     except ConfigError as exc:
@@ -141,7 +137,8 @@ def _reports(
     ]
     if config.rag.private and private.collections():
         layers.append(("private", lambda retriever: retriever.find_private(*asked)))
-    settings = _settings(config.rag)
+    # A person waits for the whole answer: nothing is given up for being late.
+    settings = search_settings(config.rag, _PATIENCE_S)
     gated, open_ = (
         Retriever(shared, lambda: embedder, private=private, settings=with_)
         for with_ in (settings, replace(settings, floor=None))
@@ -156,14 +153,6 @@ def _reports(
     for name, why in (*shared.problems.items(), *private.problems.items()):
         print(f"{name}: {why}", file=sys.stderr)
     return reports
-
-
-def _settings(rag: RagSection) -> Settings:
-    return Settings(
-        dense_weight=rag.dense_weight,
-        floor=FLOOR if rag.floor is None else rag.floor,
-        deadline_s=_PATIENCE_S,
-    )
 
 
 def _chosen(
