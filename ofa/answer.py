@@ -153,8 +153,10 @@ class Answerer:
         if chat.tool_choice.kind == "none":
             return _without_tools(chat), {"x-ofa-tools": "off; tool_choice is none"}
         limits = self._queue.limits(chat.weights)
-        tokens = len(_declared(chat.tools)) // _CHARS_A_TOKEN
-        reason = tools_off_reason(self._settings.tools, limits, tokens)
+        enabled, tokens = self._settings.tools, 0
+        if enabled == "auto":
+            tokens = len(_declared(chat.tools)) // _CHARS_A_TOKEN
+        reason = tools_off_reason(enabled, limits, tokens)
         if not reason:
             if self._settings.strict_tools:
                 for tool in chat.tools:

@@ -202,9 +202,7 @@ class _Entrance:
         return self._inner(environ, start_response)
 
     def _is_route(self, path: str) -> bool:
-        if (
-            path in self._plain
-        ):  # the quick way for nearly all; a pattern matches itself
+        if path in self._plain:  # the quick way for nearly all
             return True
         try:
             self._paths.match(path, method="GET")

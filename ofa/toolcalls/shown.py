@@ -10,20 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..chat import Tool
-from .schema import resolved, types_of
+from .schema import LISTS, MAPS, SINGLES, SINGLES_OR_BOOLEANS, resolved, types_of
 
 # Read by validators, editors and generators of code; a model fills in no value better
 # for them, and VS Code's 40 tools alone have hundreds.
 NOISE = frozenset(
     ("$schema", "$id", "$comment", "title", "examples", "deprecated", "readOnly",
      "writeOnly", "markdownDescription", "enumDescriptions", "$defs", "definitions")
-)  # fmt: skip
-
-_MAPS = frozenset(("properties", "patternProperties", "dependentSchemas"))
-_LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
-_SCHEMAS = frozenset(
-    ("items", "additionalProperties", "not", "if", "then", "else", "contains",
-     "propertyNames", "unevaluatedItems", "unevaluatedProperties")
 )  # fmt: skip
 
 
@@ -55,11 +48,11 @@ def _says_nothing(key: str, value: object) -> bool:
 
 
 def _cleaner(key: str) -> Callable[[object], object]:
-    if key in _MAPS:
+    if key in MAPS:
         return _clean_map
-    if key in _LISTS:
+    if key in LISTS:
         return _clean_list
-    return _clean if key in _SCHEMAS else _as_sent
+    return _clean if key in (*SINGLES, *SINGLES_OR_BOOLEANS) else _as_sent
 
 
 def _as_sent(value: object) -> object:
