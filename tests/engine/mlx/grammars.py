@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass, field
 
 import jsonschema
+import llguidance
 import mlx.core as mx
 import numpy as np
 
@@ -197,3 +199,18 @@ def answer(model, maker, rows):
                 del running[told.uid]
                 generator.remove([told.uid])
     return rows
+
+
+class Held:
+    """llguidance, with matchers that wait until they may."""
+
+    def __init__(self):
+        self.go = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(llguidance, name)
+
+    def LLMatcher(self, *args, **how):
+        """Return a matcher, once that is allowed."""
+        self.go.wait(30)
+        return llguidance.LLMatcher(*args, **how)

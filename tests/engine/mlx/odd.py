@@ -1,7 +1,8 @@
-"""A model whose calls a test can watch, hold up or break."""
+"""A model whose calls a test can watch, hold up or break, and an engine at rest."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from ofa.engine.mlx import lm
@@ -53,3 +54,14 @@ def bytes_over(ready, batch):
         held.nbytes + ready.room.shape.batch_bytes(lengths, ready.room.chunk)
         - ready.room.total,
     )  # fmt: skip
+
+
+def idle(engine, limit_s=10.0):
+    """Wait until nothing is read ahead any more."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        resident = engine._scheduler._resident
+        if resident and not resident[1].busy and engine._scheduler._inbox.empty():
+            return True
+        time.sleep(0.01)
+    return False

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 from pathlib import Path
 
-import llguidance
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -24,7 +22,18 @@ from ofa.toolcalls.hermes import Hermes
 
 from . import tiny
 from .caches import prompt
-from .grammars import ENDS, INTEGER, STRING, WORD, Asked, Maker, allowed, answer, obj
+from .grammars import (
+    ENDS,
+    INTEGER,
+    STRING,
+    WORD,
+    Asked,
+    Held,
+    Maker,
+    allowed,
+    answer,
+    obj,
+)
 
 SLOW = pytest.mark.timeout(300)
 CAPTURED = Path(__file__).parents[2] / "captures" / "tools"
@@ -583,21 +592,6 @@ def test_without_llguidance_calls_are_only_read(folders):
     ):
         assert grammar(maker, PAIR, "auto") is None
         assert grammar(maker, PAIR) is None
-
-
-class Held:
-    """llguidance, with matchers that wait until they may."""
-
-    def __init__(self):
-        self.go = threading.Event()
-
-    def __getattr__(self, name):
-        return getattr(llguidance, name)
-
-    def LLMatcher(self, *args, **how):
-        """Return a matcher, once that is allowed."""
-        self.go.wait(30)
-        return llguidance.LLMatcher(*args, **how)
 
 
 def test_tools_that_take_too_long_are_only_read(folders):

@@ -13,7 +13,7 @@ from ofa.chat import Chat, Message, Sampling, Text, ToolCall, gather, gather_cho
 from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.errors import Cancelled
 
-from .odd import odd_engine
+from .odd import idle, odd_engine
 
 NAMES = ("gemma3", "gemma4")
 SYSTEM = Message("system", "the answer " * 40)
@@ -52,17 +52,6 @@ def asked(engine, *messages, **more):
 def cached(answer):
     """Return how much of its prompt was not read."""
     return answer.end.usage.cached_tokens
-
-
-def idle(engine, limit_s=10.0):
-    """Wait until nothing is read ahead any more."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        resident = engine._scheduler._resident
-        if resident and not resident[1].busy and engine._scheduler._inbox.empty():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def some_words(rng, most):

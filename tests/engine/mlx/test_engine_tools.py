@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -29,6 +28,7 @@ from ofa.engine.mlx.template import Prompt
 from ofa.toolcalls.base import Failed
 from ofa.toolcalls.tally import Tally
 
+from .odd import idle
 from .scripts import Script, scripted
 
 GREEDY = Sampling(temperature=0.0, max_tokens=200)
@@ -373,17 +373,6 @@ def test_a_random_model_held_to_its_tools_calls_them(name, seed, engines):
     assert call.arguments["which"] in ("a.txt", "b.txt")
     assert call.arguments["depth"] in (None, True, False)
     assert (answer.text, answer.end.reason) == ("", "tools")
-
-
-def idle(engine, limit_s=10.0):
-    """Wait until nothing is read ahead any more."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        resident = engine._scheduler._resident
-        if resident and not resident[1].busy and engine._scheduler._inbox.empty():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -27,6 +27,7 @@ from .grammars import (
     STRING,
     WORD,
     Asked,
+    Held,
     Maker,
     allowed,
     answer,
@@ -609,21 +610,6 @@ def test_racing_threads_build_once(folders):
 
     assert len(done) == 6
     assert loads == [1]
-
-
-class Held:
-    """llguidance, with matchers that wait until they may."""
-
-    def __init__(self):
-        self.go = threading.Event()
-
-    def __getattr__(self, name):
-        return getattr(llguidance, name)
-
-    def LLMatcher(self, *args, **how):
-        """Return a matcher, once that is allowed."""
-        self.go.wait(30)
-        return llguidance.LLMatcher(*args, **how)
 
 
 def test_a_schema_that_takes_too_long_is_given_up(folders):

@@ -48,13 +48,7 @@ R025 = (
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
     """One tokenizer of each kind, as mlx-lm loads it."""
-    root = tmp_path_factory.mktemp("tokenizers")
-    return {
-        name: tiny.load_tokenizer(
-            tiny.save_tokenizer(root / name, plan, template=template)
-        )
-        for name, (plan, template) in PLANS.items()
-    }
+    return tiny.load_tokenizers(tmp_path_factory.mktemp("tokenizers"), PLANS)
 
 
 @pytest.fixture(scope="module")

@@ -188,6 +188,14 @@ def load_tokenizer(folder: Path):
     return load(folder)
 
 
+def load_tokenizers(root: Path, plans):
+    """Return tokenizers by name; *plans* has a plan and a template for each."""
+    return {
+        name: load_tokenizer(save_tokenizer(root / name, plan, template=template))
+        for name, (plan, template) in plans.items()
+    }
+
+
 GEMMA_3_MODEL = {
     "model_type": "gemma3_text",
     "hidden_size": 32,
