@@ -74,7 +74,8 @@ def test_langgraph_finishes_a_task_of_two_tools(agent, script):
     """Both tools run with the model's arguments; the model is shown both results."""
     ran, result = agent(script, lambda made, task: made.invoke(task))
 
-    assert ran == [("job_state", 7), ("cancel_job", 7, REASON)]
+    # Sorted: the agent runs the two calls of one answer at the same time.
+    assert sorted(ran) == [("cancel_job", 7, REASON), ("job_state", 7)]
     messages = result["messages"]
     ids = [call["id"] for m in messages for call in getattr(m, "tool_calls", ())]
     assert len(set(ids)) == 2

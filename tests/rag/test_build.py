@@ -270,6 +270,7 @@ def test_a_dead_builders_lock_is_taken(tmp_path):
         ("", 90_000, True),
         ("{", 0, False),
     ],
+    ids=["fresh", "days old", "empty", "empty, days old", "broken"],
 )
 def test_other_nodes_locks_age(tmp_path, content, age_s, free):
     """Who can't be asked is believed for a day; so is a lock that was cut short."""

@@ -13,7 +13,7 @@ from ..line import Line
 from .foreign import FOREIGN, as_ours, is_out_of_memory, note
 from .lm import Generator, Model, make_generator
 from .prefix import Kind
-from .rows import Finish, Row, Sampled
+from .rows import Finish, Gone, Row, Sampled
 from .sampling import Samplers, Trap, likeliest, make_processors
 from .speed import CHUNK_S, LEAST_CHUNK, Speed, chunk_size
 
@@ -250,11 +250,14 @@ class Batch:
         told: tuple[Any, ...] = ()
         if row.logprobs is not None:
             told = likeliest(answer.logprobs, answer.token, row.logprobs)
+        row.mailbox.put(Sampled(row.index, answer.token, finish, *told))
         if finish:
+            # Keeping waits for the step that the generator has begun already: the
+            # last token's text does not, only what is told of the answer's end.
             del self._running[answer.uid]
             if not row.cancelled and not row.priority:
                 self._keep(answer.all_tokens, row, answer.prompt_cache, "answer")
-        row.mailbox.put(Sampled(row.index, answer.token, finish, *told))
+            row.mailbox.put(Gone(row.index))
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""

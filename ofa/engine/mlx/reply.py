@@ -55,6 +55,7 @@ class Writer:
     text: list[str] = field(default_factory=list)  # of the answer, for the next turn
     calls: list[ToolCall] = field(default_factory=list)  # likewise
     failed: bool = False  # a call of it was none
+    finish: FinishReason | None = None  # why it wants no more tokens
     ended: bool = False
     _held: list[Logprob] = field(default_factory=list)  # of what may still be a call
     _logprobs: list[Logprob] = field(default_factory=list)  # of text to come
@@ -220,20 +221,21 @@ class MlxReply:
         whole = False
         try:
             left = len(self._rows)
-            for sampled in self._mailbox.read():
-                if sampled is None:
+            for item in self._mailbox.read():
+                if item is None:
                     yield Waiting()
                     continue
-                writer = self._writers[sampled.index]
-                if writer.ended:
-                    continue
-                yield from _written(writer, sampled)
-                finish = _finish(writer, sampled)
-                if finish:
+                writer = self._writers[item.index]
+                if isinstance(item, Sampled) and not writer.finish:
+                    yield from _written(writer, item)
+                    writer.finish = _finish(writer, item)
+                    if item.finish:  # told once the row is gone from the batch
+                        continue
+                if writer.finish and not writer.ended:
                     writer.ended = True
                     left -= 1
                     whole = not left
-                    yield self._end(finish, writer.index, last=whole)
+                    yield self._end(writer.finish, writer.index, last=whole)
                     if whole:
                         return
         finally:

@@ -33,14 +33,21 @@ class Sampled:
     top: tuple[tuple[int, float], ...] = ()  # likeliest (token, logprob), best first
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Said behind a row's last token once what it leaves behind is in the store."""
+
+    index: int
+
+
 class Mailbox:
     """Where the tokens of a request's rows arrive; anyone may cancel it."""
 
     def __init__(self) -> None:
         self.cancelled = False
-        self._items: SimpleQueue[Sampled | OfaError] = SimpleQueue()
+        self._items: SimpleQueue[Sampled | Gone | OfaError] = SimpleQueue()
 
-    def put(self, item: Sampled | OfaError) -> None:
+    def put(self, item: Sampled | Gone | OfaError) -> None:
         """Hand *item* to the reader."""
         self._items.put(item)
 
@@ -49,7 +56,7 @@ class Mailbox:
         self.cancelled = True
         self._items.put(Cancelled("the request was cancelled"))
 
-    def read(self) -> Iterator[Sampled | None]:
+    def read(self) -> Iterator[Sampled | Gone | None]:
         """Yield what arrives, without an end, and None after each `SILENCE_S`
         without anything; raise what ends the request early."""
         while True:
