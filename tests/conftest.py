@@ -9,6 +9,19 @@ import pytest
 
 from .web_fakes import Site
 
+# Files that take a minute and more, the longest first: begun last, one of them would
+# keep one process busy while the others have nothing left to do.
+LONGEST = (
+    "test_starter_answers.py",
+    "test_fuzz.py",
+    "test_real_engine.py",
+    "test_real_models.py",
+    "test_engine_soak.py",
+    "test_supervisor.py",
+    "test_offline.py",
+    "test_snapshot.py",
+)
+
 GRACE_S = 10.0  # for a thread that is on its way out
 
 
@@ -34,6 +47,13 @@ def no_thread_is_left_behind():
     while (left := set(lasting()) - before) and time.monotonic() < until:
         time.sleep(0.02)
     assert not left, f"threads left behind: {sorted(t.name for t in left)}"
+
+
+@pytest.hookimpl(trylast=True)  # after the order has been made random
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture

@@ -254,10 +254,10 @@ class Batch:
         if finish:
             # Keeping waits for the step that the generator has begun already: the
             # last token's text does not, only what is told of the answer's end.
-            del self._running[answer.uid]
             if not row.cancelled and not row.priority:
                 self._keep(answer.all_tokens, row, answer.prompt_cache, "answer")
             row.mailbox.put(Gone(row.index))
+            del self._running[answer.uid]
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""

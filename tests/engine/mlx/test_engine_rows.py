@@ -15,6 +15,7 @@ from ofa.chat import Chat, Message, Output, Sampling, gather, gather_choices
 from ofa.engine.mlx import lm
 from ofa.engine.mlx.engine import MlxEngine, Named, Settings
 from ofa.engine.mlx.memory import GiB, KvShape, Room, make_room
+from ofa.engine.mlx.rows import Sampled
 from ofa.errors import BadRequest, ConfigError, NotReady
 
 from .odd import odd_engine
@@ -49,7 +50,13 @@ def test_logprobs_are_the_models(name, engines, folders):
     rows = [row.ids for row in reply._rows]
     tokens = []
     original = reply._mailbox.put
-    reply._mailbox.put = lambda item: (tokens.append(item.token), original(item))
+
+    def spy(item):
+        if isinstance(item, Sampled):
+            tokens.append(item.token)
+        original(item)
+
+    reply._mailbox.put = spy
 
     answer = gather(reply)
 
