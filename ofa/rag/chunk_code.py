@@ -59,7 +59,7 @@ def python(text: str, fits: Fits) -> Outline:
 def code(text: str) -> Outline:
     """Take any code apart at its blank lines; a licence at its top is left out."""
     blocks = [b.strip("\n") for b in re.split(r"\n(?:[ \t]*\n)+", text)]
-    if len(blocks) > 1 and _is_licence(blocks[0]):
+    if len(blocks) > 1 and is_licence(blocks[0]):
         blocks = blocks[1:]
     return Outline("", tuple(Piece(block) for block in blocks))
 
@@ -130,13 +130,14 @@ def _module_head(head: str, fits: Fits) -> tuple[list[Piece], str]:
     lines = head[opening.end() : end].strip().split("\n")
     title = _DOC_TITLE.match(lines[0])
     # Many packages keep their guide here, as reStructuredText with headings.
-    pieces = [] if _is_licence(before) else list(code(before).pieces)
+    pieces = [] if is_licence(before) else list(code(before).pieces)
     pieces += restructured("\n".join(lines)).pieces
     pieces += code(rest).pieces
     return pieces, title[1].rstrip(". ") if title else ""
 
 
-def _is_licence(block: str) -> bool:
+def is_licence(block: str) -> bool:
+    """Tell whether a block is a remark that says who may copy the file."""
     lines = [line.strip() for line in block.strip().split("\n")]
     remark = all(
         line.startswith(("#", "//", "/*", "*", "!", "--")) or not line for line in lines
