@@ -32,8 +32,9 @@ from ..rag.evaluate import (
 )
 from ..rag.passage import Passage
 from ..rag.question import asked as question_of
-from ..rag.retrieve import Retriever, select
+from ..rag.retrieve import Retriever
 from ..rag.shelf import Shelf
+from ..rag.shown import select
 from ..rag.sources import Collection, one_folder
 from ..retrieval import make_embedder, search_settings
 from .common import Subparsers, add_site_option, load_config, state_of
@@ -145,17 +146,16 @@ def _outcome(
     if found.kind == "failed":
         raise OfaError(f"{one.id}: the search failed: {found.reason}")
     chosen = select(
-        found,
+        found.hits,
         count_tokens=embedder.count_tokens,
         max_tokens=rag.max_tokens,
         max_passages=rag.max_passages,
     )
     seconds = time.perf_counter() - began
-    score = {id(hit.passage): hit.score for hit in found.hits}
     return Outcome(
         one,
         tuple(_result(hit.passage, hit.score) for hit in found.hits),
-        tuple(_result(passage, score[id(passage)]) for passage in chosen),
+        tuple(_result(passage, 1 / rank) for rank, passage in enumerate(chosen, 1)),
         sum(embedder.count_tokens(passage.text) for passage in chosen),
         seconds,
         found.reason,

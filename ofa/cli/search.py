@@ -16,8 +16,9 @@ from ..rag.embed import Embedder
 from ..rag.fence import block, header, new_tag
 from ..rag.passage import Hit, Passage
 from ..rag.question import own_words
-from ..rag.retrieve import Found, Retriever, select
+from ..rag.retrieve import Found, Retriever
 from ..rag.shelf import Shelf
+from ..rag.shown import is_shown, select
 from ..retrieval import INDEX, PRIVATE, make_embedder, search_settings
 from ..state import StateFolder
 from .common import Subparsers, add_site_option, load_config, state_of
@@ -80,7 +81,7 @@ def lines(report: Report) -> list[str]:
     """Return *report* for people: a line a passage, best first."""
     told = [f"{report.name}: {report.found.reason}; {len(report.chosen)} injected"]
     for number, hit in enumerate(report.found.hits, 1):
-        mark = "+" if hit.passage in report.chosen else " "
+        mark = "+" if is_shown(hit, report.chosen) else " "
         told.append(f" {mark} {_scores(hit)}  {header(hit.passage, number)}")
     for number, hit in enumerate(report.nearest, 1):
         told.append(f"   {_scores(hit)}  {header(hit.passage, number)}  (not injected)")
@@ -99,7 +100,7 @@ def as_json(report: Report) -> dict[str, object]:
                 "section": hit.passage.section,
                 "score": round(hit.score, 4),
                 "cosine": round(hit.cosine, 4),
-                "injected": hit.passage in report.chosen,
+                "injected": is_shown(hit, report.chosen),
             }
             for hit in (*report.found.hits, *report.nearest)
         ],
@@ -160,7 +161,7 @@ def _chosen(
 ) -> tuple[Passage, ...]:
     """Return what the configured budget lets in; a slow engine's may be smaller."""
     return select(
-        found,
+        found.hits,
         count_tokens=embedder.count_tokens if embedder else _about,
         max_tokens=config.rag.max_tokens,
         max_passages=config.rag.max_passages,

@@ -17,7 +17,8 @@ from .memory import Block, Memory
 from .passage import Passage
 from .question import Question
 from .replay import Augmented, Replay
-from .retrieve import Found, Retriever, select
+from .retrieve import Found, Retriever
+from .shown import select
 
 # Sources are listed until the header has this many characters: proxies and clients
 # take 4 to 8 KiB of headers in all.
@@ -120,14 +121,14 @@ class Lookup:
         if private.hits:
             share = PRIVATE_SHARE if shared.hits else 1.0
             own = select(
-                private,
+                private.hits,
                 count_tokens=self._count,
                 max_tokens=int(tokens * share),
                 max_passages=max(1, int(budget.max_passages * share)),
             )
         spent = sum(self._count(passage.text) for passage in own)
         rest = select(
-            shared,
+            shared.hits,
             count_tokens=self._count,
             max_tokens=tokens - spent,
             max_passages=budget.max_passages - len(own),

@@ -30,3 +30,6 @@ class Hit:
     passage: Passage
     score: float  # fused, 0 to 1 within one question; for ranking
     cosine: float  # dense similarity, -1 to 1; for the relevance floor
+    row: int = 0  # its place in the collection, where a document's pieces are in order
+    before: Passage | None = None  # of the same document
+    after: Passage | None = None

@@ -77,7 +77,21 @@ def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
             alike = float(leg.words[row]) / most if most else 0.0
             score = weight * near + (1 - weight) * alike
             order = (not passage.pinned, -(score + bonus), place, int(row))
-            yield order, Hit(passage, float(score), cosine)
+            before, after = _beside(leg.generation.passages, int(row))
+            yield order, Hit(passage, float(score), cosine, int(row), before, after)
+
+
+def _beside(
+    passages: Sequence[Passage], row: int
+) -> tuple[Passage | None, Passage | None]:
+    """Return what stands before and behind a passage in its own document."""
+    found = [
+        passages[at]
+        if 0 <= at < len(passages) and passages[at].path == passages[row].path
+        else None
+        for at in (row - 1, row + 1)
+    ]
+    return found[0], found[1]
 
 
 def _pool(leg: Leg) -> NDArray[np.intp]:

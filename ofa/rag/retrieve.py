@@ -43,8 +43,6 @@ WORDS_FLOOR = 0.5
 PLACES = 8
 # Question vectors kept: one question is asked of shared and of private passages.
 _VECTORS_KEPT = 16
-# The share of a budget that pinned passages may take from those that were found.
-_PINNED_SHARE = 0.5
 
 
 class Generations(Protocol):
@@ -265,48 +263,6 @@ class Retriever:
             while len(self._vectors) > _VECTORS_KEPT:
                 self._vectors.popitem(last=False)
         return vector
-
-
-def select(
-    found: Found,
-    *,
-    count_tokens: Callable[[str], int],
-    max_tokens: int,
-    max_passages: int,
-) -> tuple[Passage, ...]:
-    """
-    Return the best passages that fit in *max_tokens*, whole ones only.
-
-    Pinned ones stand first and may take half, so that an authoritative page is there
-    and what was asked for is too. One that does not fit is left out, not cut.
-    """
-    pinned = [hit.passage for hit in found.hits if hit.passage.pinned]
-    rest = [hit.passage for hit in found.hits if not hit.passage.pinned]
-    share = _PINNED_SHARE if rest else 1.0
-    first, spent = _fill(
-        pinned, count_tokens, int(max_tokens * share), int(max_passages * share)
-    )
-    others, _ = _fill(rest, count_tokens, max_tokens - spent, max_passages - len(first))
-    return (*first, *others)
-
-
-def _fill(
-    passages: Sequence[Passage],
-    count_tokens: Callable[[str], int],
-    max_tokens: int,
-    max_passages: int,
-) -> tuple[tuple[Passage, ...], int]:
-    chosen: list[Passage] = []
-    spent = 0
-    for passage in passages:
-        if len(chosen) >= max_passages:
-            break
-        header = f"[9] {passage.collection}/{passage.path} > {passage.section}"
-        cost = count_tokens(f"{header}\n{passage.text}\n\n")
-        if spent + cost <= max_tokens:
-            chosen.append(passage)
-            spent += cost
-    return tuple(chosen), spent
 
 
 class _Search:

@@ -4,13 +4,11 @@ import logging
 import threading
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ofa.rag import retrieve
 from ofa.rag.embed import Embedder, packaged_model
-from ofa.rag.passage import Hit, Passage
-from ofa.rag.retrieve import Found, Retriever, Settings, select
+from ofa.rag.retrieve import Found, Retriever, Settings
 from ofa.rag.shelf import Shelf
 
 from .shelves import HPC, REFRAME, Letters, Raises, parsed, put
@@ -407,59 +405,6 @@ def test_many_threads_search_at_once(quick):
         thread.join()
 
     assert wrong == []
-
-
-def hit(name: str, length: int, *, pinned: bool = False) -> Hit:
-    """Return a hit whose text has *length* words."""
-    text = " ".join(["w"] * length)
-    return Hit(Passage("c", name, name, "", text, pinned=pinned), 0.5, 0.5)
-
-
-def words(text: str) -> int:
-    """Count words, as a tokenizer would count tokens."""
-    return len(text.split())
-
-
-def chosen(hits, max_tokens, max_passages=9) -> str:
-    """Return the names of what is selected."""
-    found = select(
-        Found(tuple(hits)),
-        count_tokens=words,
-        max_tokens=max_tokens,
-        max_passages=max_passages,
-    )
-    return "".join(passage.path for passage in found)
-
-
-def test_whole_passages_fill_the_budget_in_order():
-    """One that is too long is left out, the next shorter one taken; none is cut."""
-    hits = [hit("a", 50), hit("b", 80), hit("c", 20)]
-
-    assert chosen(hits, 200) == "abc"
-    assert chosen(hits, 90) == "ac"
-    assert chosen(hits, 10) == ""
-    assert chosen(hits, 200, max_passages=2) == "ab"
-    assert chosen(hits, 0) == chosen([], 100) == ""
-
-
-def test_pinned_passages_take_half_at_most():
-    """An authoritative page is there, and what was asked for is too."""
-    pinned = [hit("P", 40, pinned=True), hit("Q", 40, pinned=True)]
-    found = [hit("a", 40), hit("b", 40)]
-
-    assert chosen([*pinned, *found], 200) == "PQab"
-    assert chosen([*pinned, *found], 120) == "Pa"
-    assert chosen(pinned, 120) == "PQ"
-    assert chosen([*pinned, *found], 900, max_passages=2) == "Pa"
-
-
-def test_the_budget_holds_with_headers_counted():
-    """A thousand tiny passages with long names don't slip through."""
-    hits = [hit(f"{n} " * 30, 1) for n in range(100)]
-
-    found = chosen(hits, 100, max_passages=99)
-
-    assert len(set(found.split())) == 3
 
 
 def test_vectors_are_compared_as_cosines(quick):
