@@ -4,6 +4,7 @@ import logging
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ofa.rag import retrieve
