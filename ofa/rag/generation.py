@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from ..errors import OfaError
 from ..files import make_folder, write_file
+from .arrays import pack, unpack
 from .lexical import Lexical
 from .passage import Passage
 
@@ -41,8 +43,13 @@ _LEXICAL = "lexical"
 _FILE = re.compile(r"(?:lexical/)?[a-z0-9]+(?:\.[a-z0-9]+)+")
 _MAX_MANIFEST_BYTES = 4 << 20
 
+_MAX_FILE_BYTES = 4 << 30  # a million passages take half of it
+
 # What a damaged file can make json, numpy and our own look-ups raise.
-_DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError)
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(RecursionError, MemoryError),
+)
 
 
 class IndexDamaged(OfaError):
@@ -137,16 +144,18 @@ def open_generation(folder: Path) -> Generation:
         manifest = _read_manifest(folder)
         files = _read_files(folder, manifest.files)
         passages = _passages(files[_PASSAGES], manifest.collection)
-        half = np.load(BytesIO(files[_VECTORS]), allow_pickle=False)
+        vectors = unpack(files[_VECTORS], "float16", 2).astype(np.float32)
         lexical = Lexical.parse(
             {Path(name).name: files[name] for name in files if "/" in name}
         )
     except _DAMAGE as exc:
         raise _damaged(folder, _reason(exc)) from exc
     shape = (manifest.passages, manifest.dimension)
-    if half.shape != shape or not len(passages) == len(lexical) == shape[0]:
+    if vectors.shape != shape or not len(passages) == len(lexical) == shape[0]:
         raise _damaged(folder, "its parts differ in length")
-    return Generation(folder.name, manifest, passages, half.astype(np.float32), lexical)
+    if not _are_units(vectors):
+        raise _damaged(folder, f"{_VECTORS} holds what is no direction")
+    return Generation(folder.name, manifest, passages, vectors, lexical)
 
 
 def current_folder(folder: Path) -> Path | None:
@@ -172,14 +181,22 @@ def is_retired(folder: Path) -> bool:
     return _pointed(folder) == _RETIRED
 
 
+def has_lost_its_pointer(folder: Path) -> bool:
+    """Tell whether *folder* holds generations and nothing says which one counts."""
+    try:
+        found = {path.name for path in folder.iterdir()}
+    except OSError:
+        return False
+    return CURRENT not in found and any(name.startswith("gen-") for name in found)
+
+
 def _pointed(folder: Path) -> str:
     """Return the name that the pointer holds; empty without one, raises if damaged."""
     try:
-        with (folder / CURRENT).open("rb") as file:
-            name = file.read(200).decode("ascii").strip()
+        name = _read(folder / CURRENT, 200).decode("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
-    except (OSError, ValueError) as exc:
+    except _DAMAGE as exc:
         raise _damaged(folder / CURRENT, _reason(exc)) from exc
     if name != _RETIRED and not re.fullmatch("gen-[0-9A-Za-z-]+", name):
         raise _damaged(folder / CURRENT, "it names no generation")
@@ -201,11 +218,9 @@ def _fill(
     lexical: Lexical,
 ) -> None:
     lines = (json.dumps(_line(passage), ensure_ascii=False) for passage in passages)
-    packed = BytesIO()
-    np.save(packed, vectors.astype(np.float16), allow_pickle=False)
     files = {
         _PASSAGES: "".join(f"{line}\n" for line in lines).encode(),
-        _VECTORS: packed.getvalue(),
+        _VECTORS: pack(vectors.astype(np.float16)),
         **{f"{_LEXICAL}/{name}": part for name, part in lexical.dump().items()},
     }
     (folder / _LEXICAL).mkdir(mode=0o700)
@@ -225,10 +240,24 @@ def _line(passage: Passage) -> dict[str, Any]:
 
 def _passages(lines: bytes, collection: str) -> tuple[Passage, ...]:
     return tuple(
-        Passage(collection=collection, **json.loads(line))
+        _passage(collection, json.loads(line))
         for line in lines.decode().split("\n")
         if line
     )
+
+
+def _passage(collection: str, line: dict[str, Any]) -> Passage:
+    for name, value in line.items():
+        if not isinstance(value, bool if name in ("private", "pinned") else str):
+            raise _Wrong(f"{_PASSAGES} holds a {name} that is none")
+    return Passage(collection=collection, **line)
+
+
+def _are_units(vectors: NDArray[np.float32]) -> bool:
+    """Return whether no row is longer than one, nor holds what is no number."""
+    # A cosine beyond 1 would go before every other, and NaN makes all order chance.
+    squares = np.einsum("ij,ij->i", vectors, vectors)
+    return bool((squares < 1.02).all())
 
 
 def _seal(about: dict[str, Any]) -> str:
@@ -237,16 +266,18 @@ def _seal(about: dict[str, Any]) -> str:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    with (folder / _MANIFEST).open("rb") as file:
-        raw = file.read(_MAX_MANIFEST_BYTES)
-    sealed = json.loads(raw)
+    sealed = json.loads(_read(folder / _MANIFEST, _MAX_MANIFEST_BYTES))
     about = sealed["manifest"]
     if about["schema"] != SCHEMA:
         raise _Wrong(f"it is of version {about['schema']!r}, not {SCHEMA}")
     if sealed["sha256"] != _seal(about):
         raise _Wrong("manifest.json is not what was written")
     notes = tuple(SourceNote(**note) for note in about.pop("sources"))
-    return Manifest(**about, sources=notes)
+    manifest = Manifest(**about, sources=notes)
+    texts = (manifest.collection, manifest.created, manifest.embedder)
+    if not all(isinstance(text, str) for text in (*texts, manifest.fingerprint)):
+        raise _Wrong("manifest.json holds a name that is none")
+    return manifest
 
 
 def _read_files(folder: Path, sums: Mapping[str, str]) -> dict[str, bytes]:
@@ -254,10 +285,25 @@ def _read_files(folder: Path, sums: Mapping[str, str]) -> dict[str, bytes]:
     for name, expected in sums.items():
         if not _FILE.fullmatch(name):
             raise _Wrong("manifest.json names a file of no generation")
-        found[name] = (folder / name).read_bytes()
+        found[name] = _read(folder / name, _MAX_FILE_BYTES)
         if hashlib.sha256(found[name]).hexdigest() != expected:
             raise _Wrong(f"{name} is not what was written")
     return found
+
+
+def _read(path: Path, limit_bytes: int) -> bytes:
+    """Return what the regular file *path* holds; never waits for a writer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        seen = os.fstat(descriptor)
+        if not stat.S_ISREG(seen.st_mode):
+            raise _Wrong(f"{path.name} is not a regular file")
+        if seen.st_size > limit_bytes:
+            raise _Wrong(f"{path.name} is too large")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _damaged(folder: Path, reason: str) -> IndexDamaged:

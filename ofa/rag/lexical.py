@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import typos, words
+from .arrays import pack, unpack
 
 # Occurrences of one text that are counted: a table of a million numbers must not
 # decide how much memory a build takes.
@@ -29,6 +29,8 @@ MAX_WORDS_OF_TEXT = 4_000
 MAX_VOCABULARY = 200_000
 
 WORDS = "words.json"
+# The parts of `Columns` that are files, and what their numbers are.
+_KINDS = {"weights": "float32", "rows": "int32", "starts": "int64"}
 
 # Plurals that the stemmer takes for Latin.
 _PLURALS = {"cpus": "cpu", "gpus": "gpu", "tpus": "tpu", "menus": "menu"}
@@ -91,10 +93,8 @@ class Lexical:
             "spellings": self.vocabulary,
         }
         files = {WORDS: json.dumps(known, ensure_ascii=False).encode()}
-        for name in ("weights", "rows", "starts"):
-            packed = BytesIO()
-            np.save(packed, getattr(self._columns, name), allow_pickle=False)
-            files[f"{name}.npy"] = packed.getvalue()
+        for name in _KINDS:
+            files[f"{name}.npy"] = pack(getattr(self._columns, name))
         return files
 
     def save(self, folder: Path) -> None:
@@ -114,14 +114,17 @@ class Lexical:
         Make an index of what `dump` returned.
 
         From memory, not mapped: a mapped file that another node removes under NFS ends
-        the process with SIGBUS, and what was checksummed is what is used.
+        the process with SIGBUS, and what was checksummed is what is used. Raises
+        `ValueError` for parts that do not go together: found at a question, they would
+        cost the answers from other collections, too.
         """
         known = json.loads(files[WORDS])
         weights, rows, starts = (
-            np.load(BytesIO(files[f"{name}.npy"]), allow_pickle=False)
-            for name in ("weights", "rows", "starts")
+            unpack(files[f"{name}.npy"], kind, 1) for name, kind in _KINDS.items()
         )
         columns = Columns(weights, rows, starts, known["texts"])
+        if not _is_sound(columns, known["ids"], known["spellings"]):
+            raise ValueError("the parts of the lexical index do not go together")
         ids = {word: number for number, word in enumerate(known["ids"])}
         return cls(columns, ids, known["spellings"])
 
@@ -157,6 +160,28 @@ class Lexical:
     @cached_property
     def _nearest(self) -> typos.Nearest:
         return typos.Nearest(self.vocabulary)
+
+
+def _is_sound(columns: Columns, ids: object, spellings: object) -> bool:
+    """Return whether each word of *ids* has a column, all inside of the matrix."""
+    if not (isinstance(columns.texts, int) and _are_words(ids, spellings)):
+        return False
+    starts, rows = columns.starts, columns.rows
+    return bool(
+        len(starts) > len(ids)  # type: ignore[arg-type]  # a list: just looked at
+        and starts[0] == 0
+        and starts[-1] == len(rows) == len(columns.weights)
+        and (np.diff(starts) >= 0).all()
+        and (not len(rows) or 0 <= rows.min() <= rows.max() < columns.texts)
+        and np.isfinite(columns.weights).all()
+    )
+
+
+def _are_words(*lists: object) -> bool:
+    return all(
+        isinstance(found, list) and all(isinstance(word, str) for word in found)
+        for found in lists
+    )
 
 
 def _columns(rows: list[list[int]], ids: Mapping[str, int]) -> Columns:

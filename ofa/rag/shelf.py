@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..files import reason
 from .generation import (
     CURRENT,
     Generation,
     IndexDamaged,
     current_folder,
+    has_lost_its_pointer,
     is_retired,
     open_generation,
 )
@@ -103,14 +105,16 @@ class Shelf:
         folder = self._folder / collection
         if now < place.next_look_s:
             return
-        mark = _mark(folder / CURRENT)
         place.next_look_s = now + LOOK_EVERY_S
+        try:
+            mark = _mark(folder / CURRENT)
+        except OSError as exc:
+            self._say(collection, place, f"{folder / CURRENT}: {reason(exc)}")
+            return
         if mark is None:
             # Not there yet, or gone for a moment: what is in memory goes on serving.
             place.mark = None
-            self._say(
-                collection, place, "its folder is gone" if place.generation else ""
-            )
+            self._say(collection, place, _absence(folder, place))
             return
         if mark == place.mark and (not place.problem or now < place.retry_s):
             return
@@ -156,9 +160,18 @@ def _retired(folder: Path) -> bool:
         return False  # it had a state, and `problems` will say what became of it
 
 
+def _absence(folder: Path, place: _Place) -> str:
+    """Return what is wrong where there is no pointer; nothing, if never was one."""
+    if place.generation:
+        return "its folder is gone"
+    if has_lost_its_pointer(folder):
+        return f"{folder / CURRENT}: it is missing; run `ofa index build` to make it"
+    return ""
+
+
 def _mark(pointer: Path) -> Mark | None:
     try:
         seen = pointer.stat()
-    except OSError:
+    except FileNotFoundError:
         return None
     return seen.st_ino, seen.st_mtime_ns, seen.st_size
