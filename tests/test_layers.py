@@ -42,6 +42,7 @@ OWNERS = {
     "torch": ("rag/embed",),
     "bm25s": ("rag/lexical",),
     "Stemmer": ("rag/lexical",),
+    "pypdf": ("rag/read_pdf",),
     "jsonschema": ("toolcalls/check",),
     "referencing": ("toolcalls/check",),
     "regex": ("toolcalls/check",),

@@ -12,7 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from . import chunk_code, chunk_foam, chunk_markup, chunk_prose
+from . import (
+    chunk_code,
+    chunk_cpp,
+    chunk_data,
+    chunk_foam,
+    chunk_fortran,
+    chunk_jobs,
+    chunk_markup,
+    chunk_pages,
+    chunk_prose,
+)
 from .chunk_pack import Cost, Fits, Outline, pack
 from .document import Document
 
@@ -39,7 +49,23 @@ _BY_SUFFIX: Mapping[str, Callable[[str, Fits], Outline]] = {
     **dict.fromkeys(
         (".toml", ".ini", ".cfg", ".conf"), lambda text, fits: chunk_code.tables(text)
     ),
+    ".pages": lambda text, fits: chunk_pages.pages(text),  # of a PDF
+    ".json": chunk_data.as_json,
+    **dict.fromkeys(
+        (".f", ".for", ".ftn", ".f77", ".f90", ".f95", ".f03", ".f08", ".cuf"),
+        chunk_fortran.fortran,
+    ),
+    **dict.fromkeys(
+        (".h", ".hh", ".hpp", ".hxx", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".cu")
+        + (".hip", ".inl", ".ipp", ".tpp"),
+        chunk_cpp.cpp,
+    ),
 }
+# Files that have one name everywhere.
+_BY_NAME: tuple[tuple[Callable[[str], bool], Callable[[str, str], Outline]], ...] = (
+    (chunk_jobs.is_configuration, lambda path, text: chunk_jobs.configuration(text)),
+    (chunk_data.is_vasp, chunk_data.vasp),
+)
 _PLAIN = {".txt", ".text", ".man", ".cat"}
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-.]+")
 
@@ -91,13 +117,22 @@ def chunk(
 
 def _outline(document: Document, fits: Fits) -> Outline:
     path, text = document.path.removesuffix(".gz"), document.text
-    suffix = PurePosixPath(path).suffix.lower()
+    suffix = document.form or PurePosixPath(path).suffix.lower()
+    for is_one, taken in _BY_NAME:
+        if is_one(path):
+            return taken(path, text)
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix](text, fits)
     if chunk_markup.is_roff(text):
         return chunk_prose.markdown(chunk_markup.from_roff(text))
     if chunk_foam.is_foam(path, text):
         return chunk_foam.foam(text, fits)
+    return _by_look(suffix, text)
+
+
+def _by_look(suffix: str, text: str) -> Outline:
+    if chunk_jobs.is_job(text):
+        return chunk_jobs.job(text)
     if text.startswith("#!") or suffix not in {*_PLAIN, ""}:
         return chunk_code.code(text)
     if chunk_prose.looks_like_markdown(text):

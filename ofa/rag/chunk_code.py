@@ -21,7 +21,7 @@ _DOC_TITLE = re.compile(r"^[ \t]*(\S.{0,100})")
 _TABLE = re.compile(r"\[{1,2}([^\[\]\n]+)\]{1,2}\s*(?:[#;].*)?$")
 _KEY = re.compile(r"([\w.\"'/-]+)\s*:(?:\s|$)")
 # A licence at the top of a file says nothing about it.
-_LICENCE = re.compile(r"copyright|licen[cs]e|spdx", re.I)
+LICENCE = re.compile(r"copyright|licen[cs]e|spdx", re.I)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def is_licence(block: str) -> bool:
     remark = all(
         line.startswith(("#", "//", "/*", "*", "!", "--")) or not line for line in lines
     )
-    return remark and bool(_LICENCE.search(block))
+    return remark and bool(LICENCE.search(block))
 
 
 def _cut_before(text: str, mark: re.Pattern[str]) -> Iterator[str]:

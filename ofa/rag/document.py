@@ -14,3 +14,5 @@ class Document:
     text: str
     pinned: bool = False
     private: bool = False
+    form: str = ""  # how *text* is laid out, as a suffix; empty: as the path's says
+    tier: int = 1  # its place's: lower goes before higher where both fit a question
