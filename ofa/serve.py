@@ -128,7 +128,7 @@ def build(
     answerer = Answerer(
         queue, modes, prompts, lookup=lookup, settings=_answer_settings(config)
     )
-    status = partial(_status, queue, link.restarted if link else "")
+    status = partial(_status, queue, retrieval, link.restarted if link else "")
     services = Services(answerer, modes, queue.limits, status, keys.check)
     web = _web_settings(config, host)
     server = make_server(
@@ -212,9 +212,13 @@ class _Stops:
         threading.Thread(target=work, name="ofa-stop", daemon=True).start()
 
 
-def _status(queue: Queued, restarted: str) -> Status:
-    """Return the engine's status, with the reason why it is not ready again."""
+def _status(queue: Queued, retrieval: Retrieval | None, restarted: str) -> Status:
+    """Return the engine's status, with why it is not ready again, or not all there."""
     status = queue.status()
+    problems = retrieval.problems() if retrieval else ()
+    if problems:  # chats are answered all the same: it stays ready
+        told = {**status.details, "retrieval": "; ".join(problems)}
+        status = replace(status, details=told)
     if status.ready or not restarted:
         return status
     why = f"{status.reason} (restarted: the last one {restarted})"

@@ -181,13 +181,12 @@ def is_retired(folder: Path) -> bool:
     return _pointed(folder) == _RETIRED
 
 
-def has_lost_its_pointer(folder: Path) -> bool:
-    """Tell whether *folder* holds generations and nothing says which one counts."""
+def has_generations(folder: Path) -> bool:
+    """Tell whether *folder* holds any, whatever its pointer says."""
     try:
-        found = {path.name for path in folder.iterdir()}
+        return any(path.name.startswith("gen-") for path in folder.iterdir())
     except OSError:
         return False
-    return CURRENT not in found and any(name.startswith("gen-") for name in found)
 
 
 def _pointed(folder: Path) -> str:

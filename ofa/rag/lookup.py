@@ -151,8 +151,10 @@ def _told(augmented: Augmented, reasons: Sequence[str]) -> str:
     told = "; ".join(parts)
     sources = ""
     for source in found.sources:
-        # A path may hold anything; a header only printable ASCII without separators.
-        more = f"{',' if sources else ''}{quote(source, safe='/._-+~ ')}"
+        # A path may hold anything, halves of characters too; a header only printable
+        # ASCII without separators.
+        name = quote(source, safe="/._-+~ ", errors="replace")
+        more = f"{',' if sources else ''}{name}"
         if len(told) + len(sources) + len(more) > HEADER_CHARS:
             break
         sources += more

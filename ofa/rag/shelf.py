@@ -20,7 +20,7 @@ from .generation import (
     Generation,
     IndexDamaged,
     current_folder,
-    has_lost_its_pointer,
+    has_generations,
     is_retired,
     open_generation,
 )
@@ -164,8 +164,8 @@ def _absence(folder: Path, place: _Place) -> str:
     """Return what is wrong where there is no pointer; nothing, if never was one."""
     if place.generation:
         return "its folder is gone"
-    if has_lost_its_pointer(folder):
-        return f"{folder / CURRENT}: it is missing; run `ofa index build` to make it"
+    if has_generations(folder):
+        return f"{folder / CURRENT}: it is gone; run `ofa index build` to make it"
     return ""
 
 
