@@ -15,6 +15,17 @@ _BLOCKS = frozenset(
     {"p", "div", "section", "article", "ul", "ol", "dl", "dt", "dd", "table", "tr"}
     | {"blockquote", "br", "hr", "main", "body", "aside", "figure", "figcaption"}
 )
+# What is around a page, as it is called by the generators of sites that are in use.
+_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"})
+_CHROME = frozenset(
+    {"sphinxsidebar", "related", "breadcrumb", "breadcrumbs", "navbar", "sidebar"}
+    | {"wy-nav-side", "wy-nav-top", "wy-breadcrumbs", "rst-footer-buttons", "toc"}
+    | {"md-sidebar", "md-header", "md-footer", "md-nav", "md-tabs", "md-skip"}
+    | {"side-nav", "nav-path", "main-nav", "footer", "site-footer", "page-footer"}
+    | {"mw-navigation", "mw-head", "mw-panel", "mw-editsection", "mw-jump-link"}
+    | {"catlinks", "printfooter", "navbox", "skip-link", "site-header", "page-header"}
+)
+_CLOSED = frozenset({"div", "section", "aside", "ul", "ol", "table", "span", "a"})
 _SPACES = re.compile(r"[ \t\n]+")
 _PERMALINK = re.compile(r"\s*[\u00b6\uf0c1]$")  # what Sphinx puts behind headings
 
@@ -43,11 +54,17 @@ def is_roff(text: str) -> bool:
 
 
 def from_html(text: str) -> str:
-    """Return the words of a page as Markdown: headings, lists and code kept."""
-    reader = _Reader()
+    """Return a page as Markdown: title, headings, paragraphs, lists and code."""
+    reader = _read(text, chrome=True)
+    # A menu that is never closed would hide the page behind it.
+    return (reader if reader.whole else _read(text, chrome=False)).markdown()
+
+
+def _read(text: str, *, chrome: bool) -> _Reader:
+    reader = _Reader(chrome=chrome)
     reader.feed(text)
     reader.close()
-    return reader.markdown()
+    return reader
 
 
 def from_roff(text: str) -> str:
@@ -95,11 +112,60 @@ def _unescaped(text: str) -> str:
     return text
 
 
-class _Reader(HTMLParser):
-    """Collects lines while the parser walks the page."""
+class _Span:
+    """Tells how far an element goes, by counting those of its name within it."""
 
     def __init__(self) -> None:
+        self._tag = ""
+        self._depth = 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether the element has begun and not ended."""
+        return self._depth > 0
+
+    def open(self, tag: str) -> None:
+        """Begin with an element."""
+        self._tag, self._depth = tag, 1
+
+    def start(self, tag: str) -> bool:
+        """Note an element's start; tell whether this one is around it."""
+        if self._depth and tag == self._tag:
+            self._depth += 1
+        return self._depth > 0
+
+    def end(self, tag: str) -> bool:
+        """Note an element's end; tell whether it was this one's."""
+        if not self._depth or tag != self._tag:
+            return False
+        self._depth -= 1
+        return not self._depth
+
+
+def _is_chrome(attrs: list[tuple[str, str | None]]) -> bool:
+    told = {key: (value or "").lower() for key, value in attrs}
+    names = {*told.get("class", "").split(), told.get("id", "")}
+    return told.get("role", "") in _ROLES or not names.isdisjoint(_CHROME)
+
+
+def _is_main(tag: str, attrs: list[tuple[str, str | None]]) -> bool:
+    return tag == "main" or ("role", "main") in attrs
+
+
+class _Reader(HTMLParser):
+    """
+    Collects lines while the parser walks the page.
+
+    *chrome* leaves out what is around the page, and all but its main part if it has
+    one; `whole` is false where that ended in the middle.
+    """
+
+    def __init__(self, *, chrome: bool) -> None:
         super().__init__(convert_charrefs=True)
+        self._chrome = chrome
+        self._left_out = _Span()
+        self._main = _Span()
+        self._main_at = (0, 0)
         self._out: list[str] = []
         self._hidden = 0
         self._code = 0
@@ -107,9 +173,16 @@ class _Reader(HTMLParser):
         self._in_title = False
         self._in_heading = False
 
+    @property
+    def whole(self) -> bool:
+        """Whether all that was left out has ended."""
+        return not self._left_out.inside
+
     def markdown(self) -> str:
         """Return what was collected."""
-        body = "".join(self._out)
+        start, end = self._main_at
+        main = "".join(self._out[start:end])
+        body = main if any(map(str.isalnum, main)) else "".join(self._out)
         lines = [_PERMALINK.sub("", line.rstrip()) for line in body.split("\n")]
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
         title = _SPACES.sub(" ", "".join(self._title)).strip()
@@ -118,6 +191,17 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Open what *tag* means."""
+        if self._left_out.start(tag):
+            return
+        if self._chrome and tag in _CLOSED and _is_chrome(attrs):
+            self._left_out.open(tag)
+            return
+        if not self._main.start(tag) and not self._main_at[1] and _is_main(tag, attrs):
+            self._main.open(tag)
+            self._main_at = (len(self._out), len(self._out))
+        self._open(tag)
+
+    def _open(self, tag: str) -> None:
         if tag in _HIDDEN:
             self._hidden += 1
         elif tag == "title":
@@ -141,6 +225,14 @@ class _Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         """Close what *tag* opened."""
+        if self._left_out.inside:
+            self._left_out.end(tag)
+            return
+        if self._main.end(tag):
+            self._main_at = (self._main_at[0], len(self._out))
+        self._close(tag)
+
+    def _close(self, tag: str) -> None:
         if tag in _HIDDEN:
             self._hidden = max(0, self._hidden - 1)
         elif tag == "title":
@@ -160,7 +252,7 @@ class _Reader(HTMLParser):
         """Take text, unless it is of something hidden."""
         if self._in_title:
             self._title.append(data)
-        elif self._hidden:
+        elif self._hidden or self._left_out.inside:
             return
         elif self._code:
             self._out.append(data)

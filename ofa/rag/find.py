@@ -1,46 +1,36 @@
 """
 Documents on disk: which files of a place are some, and their text.
 
-Knows folders, links, encodings and limits; nothing of chunks. What is left out is
-counted by reason, so that "why is my page not found" has an answer.
+Knows folders, links and limits; nothing of formats (`read` does) and chunks. What is
+left out is counted by reason, so that "why is my page not found" has an answer.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import re
 import stat
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, cast
 
 from .document import Document
+from .read import MARKDOWN, Reader, refusal
+from .read_apart import Apart
+from .repeated import without_repeated
 from .sources import Collection, Place
+from .unread import Unread
 
 MAX_FILES = 50_000  # of one place: a root that was set to / by mistake
 
 _SKIPPED_FOLDERS = re.compile(
     r"\..*|__pycache__|node_modules|_?build|_static|CMakeFiles|cmake-build-.*|platforms"
     r"|lnInclude|polyMesh|processors?\d+.*|postProcessing|dynamicCode|site-packages"
+    r"|_sources|_modules|_images"  # what Sphinx puts beside its pages, copies and code
 )
-
-# By name, without reading. What is left is told apart by a NUL among the first bytes.
-_BINARY = frozenset(
-    """
-    .7z .a .avi .bin .bmp .bz2 .class .dll .doc .docx .dylib .eps .exe .gif .h5 .hdf5
-    .ico .jar .jpeg .jpg .mov .mp4 .nc .npy .npz .o .obj .odt .pdf .pickle .pkl .png
-    .ppt .pptx .pyc .qpy .safetensors .so .stl .svg .tar .tgz .tif .tiff .vtk .vtu
-    .whl .woff .woff2 .xls .xlsx .xz .zip .zst
-    """.split()  # noqa: SIM905 - a list literal would be 50 lines
-)
-# Text that is no document: locks, maps from compilers, and what repeats itself.
-_NOISE = frozenset(".lock .map .log .orig~ .rej .bak .swp".split())  # noqa: SIM905
 
 
 @dataclass
@@ -67,80 +57,140 @@ class FoundPlace:
 
 
 def find(
-    collection: Collection, env: Mapping[str, str], *, private: bool = False
+    collection: Collection,
+    env: Mapping[str, str],
+    *,
+    private: bool = False,
+    apart: Apart | None = None,
 ) -> Found:
-    """Return the documents of *collection* in a fixed order, copies left out."""
+    """
+    Return the documents of *collection* in a fixed order, copies left out.
+
+    *apart* reads what takes a process of its own; without one, one is made for this.
+    """
     found = Found()
     known: set[bytes] = set()
-    for place in collection.places:
-        _find_in(collection.name, place, env, found, known)
+    with apart or Apart() as reading:
+        for place in collection.places:
+            search = _Search(collection.name, place, Reader(reading), found, known)
+            search.run(place.root(env))
     if private:
-        found.documents = [
-            Document(d.collection, d.path, d.text, d.pinned, private=True)
-            for d in found.documents
-        ]
+        found.documents = [replace(d, private=True) for d in found.documents]
     return found
 
 
-def _find_in(
-    name: str, place: Place, env: Mapping[str, str], found: Found, known: set[bytes]
-) -> None:
-    root = place.root(env)
-    total = hashlib.sha256()
-    before = len(found.documents)
-    for path in _files(root, place, found) if root else ():
-        inner = path.relative_to(root).as_posix() if root else ""
-        text, reason = _read(path, place.max_file_kb * 1024)
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        if not reason and digest in known:
-            reason = "a copy of another file"
-        if reason:
-            found.skipped.append((inner, reason))
-            continue
-        known.add(digest)
-        total.update(inner.encode("utf-8", "surrogateescape") + b"\0" + digest)
-        shown = "/".join(filter(None, (place.under, _printable(inner))))
-        pinned = _matches(inner, place.pinned)
-        found.documents.append(Document(name, shown, text, pinned))
-    count = len(found.documents) - before
-    found.places.append(FoundPlace(place.label, root, count, total.hexdigest()))
+@dataclass
+class _Search:
+    """One place's documents, added to what is found; *known* are texts by their sum."""
+
+    name: str
+    place: Place
+    reader: Reader
+    found: Found
+    known: set[bytes]
+
+    def run(self, root: Path | None) -> None:
+        """Add the documents below *root*."""
+        taken: list[tuple[str, Document]] = []
+        for path in _files(root, self.place, self.found) if root else ():
+            inner = path.relative_to(root).as_posix() if root else ""
+            try:
+                taken.append((inner, self._document(path, inner)))
+            except Unread as exc:
+                self.found.skipped.append((inner, str(exc)))
+        total = hashlib.sha256()
+        count = 0
+        pages = [inner for inner, document in taken if _is_page(inner, document)]
+        stripped = without_repeated([d.text for i, d in taken if _is_page(i, d)])
+        bare = dict(zip(pages, stripped, strict=True))
+        for inner, document in taken:
+            text = bare.get(inner, document.text)
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            if digest in self.known or not text.strip():
+                why = "a copy of another file" if text.strip() else "empty"
+                self.found.skipped.append((inner, why))
+                continue
+            self.known.add(digest)
+            count += 1
+            total.update(inner.encode("utf-8", "surrogateescape") + b"\0" + digest)
+            self.found.documents.append(replace(document, text=text))
+        self.found.places.append(
+            FoundPlace(self.place.label, root, count, total.hexdigest())
+        )
+
+    def _document(self, path: Path, inner: str) -> Document:
+        try:
+            read = self.reader.read(
+                path,
+                text_bytes=self.place.max_file_kb * 1024,
+                file_bytes=self.place.max_document_mb << 20,
+            )
+        except OSError as exc:
+            raise Unread("not readable") from exc
+        return Document(
+            self.name,
+            "/".join(filter(None, (self.place.under, _printable(inner)))),
+            read.text,
+            pinned=_matches(inner, self.place.pinned),
+            form=read.form,
+            tier=self.place.tier,
+        )
+
+
+def _is_page(inner: str, document: Document) -> bool:
+    """Tell whether a document was a page of a site: those repeat their navigation."""
+    return document.form == MARKDOWN and not inner.endswith(_DOCUMENTS)
+
+
+_DOCUMENTS = (".ipynb", ".docx", ".pptx", ".odt", ".odp")
+
+
+class _Shares:
+    """How many files each folder gave, those below it included."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._own: Counter[str] = Counter()
+        self._below: Counter[str] = Counter()
+
+    def refusal(self, inner: str) -> str:
+        """Return why a folder of *inner* gives no more, or count the file."""
+        folders = inner.split("/")[:-1]
+        above = ["/".join(folders[:n]) for n in range(1, len(folders) + 1)]
+        if self._own["/".join(folders)] >= self._place.max_files_per_folder:
+            return "more files than allowed in its folder"
+        if any(self._below[at] >= self._place.max_files_below for at in above):
+            return "more files than allowed below one folder"
+        self._own["/".join(folders)] += 1
+        self._below.update(above)
+        return ""
 
 
 def _files(root: Path, place: Place, found: Found) -> Iterator[Path]:
     """Yield the files of a place that may be documents, in order of their paths."""
     total = 0
+    shares = _Shares(place)
     # Links to folders are not followed: they lead in circles, or to what is here.
     for at, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if not _SKIPPED_FOLDERS.fullmatch(f))
-        taken = 0
         for name in sorted(names):
             path = Path(at) / name
             inner = path.relative_to(root).as_posix()
             if not _matches(inner, place.globs) or _matches(inner, place.exclude):
                 continue
-            reason = _refusal(path, root)
-            if not reason and taken >= place.max_files_per_folder:
-                reason = "more files than allowed in its folder"
+            reason = refusal(name) or _refusal(path, root) or shares.refusal(inner)
             if reason:
                 found.skipped.append((inner, reason))
                 continue
             if total >= MAX_FILES:
                 found.skipped.append((inner, "and all after it: too many files"))
                 return
-            taken += 1
             total += 1
             yield path
 
 
 def _refusal(path: Path, root: Path) -> str:
-    """Return why a file is none of ours, as far as its name and inode tell."""
-    stem = path.with_suffix("") if path.suffix == ".gz" else path
-    if path.name.startswith("."):
-        return "a hidden file"
-    if stem.suffix.lower() in _BINARY:
-        return f"{stem.suffix.lower()} is not read"
-    if stem.suffix.lower() in _NOISE or path.name.endswith("~"):
-        return "not a document"
+    """Return why a file is none of ours, as far as its inode tells."""
     try:
         if path.is_symlink() and not path.resolve().is_relative_to(root):
             return "a link that leads outside"
@@ -148,33 +198,6 @@ def _refusal(path: Path, root: Path) -> str:
     except (OSError, RuntimeError):  # RuntimeError: a loop of links
         return "not readable"
     return "" if stat.S_ISREG(kind) else "not a regular file"
-
-
-def _read(path: Path, limit_bytes: int) -> tuple[str, str]:
-    """Return a file's text and no reason, or no text and the reason."""
-    try:
-        with _opened(path) as file:
-            raw = file.read(limit_bytes + 1)
-    except (OSError, EOFError, zlib.error):
-        return "", "not readable"
-    if len(raw) > limit_bytes:
-        return "", f"larger than {limit_bytes // 1024} kB"
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        text = raw.decode("utf-16", "replace")
-    elif b"\0" in raw[:8192]:
-        return "", "binary"
-    else:
-        text = raw.decode("utf-8-sig", "replace")
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    if text.count("\ufffd") * 10 > len(text):
-        return "", "binary"
-    return (text, "") if text.strip() else ("", "empty")
-
-
-def _opened(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return path.open("rb")
 
 
 def _matches(inner: str, globs: tuple[str, ...]) -> bool:

@@ -112,7 +112,7 @@ class Reader:
             if path.stat().st_size > file_bytes:
                 raise Unread(_larger(file_bytes))
             form = PAGES if suffix == ".pdf" else MARKDOWN
-            return Text(_told(self._apart.read(path, suffix)), form)
+            return Text(self._told_apart(path, suffix), form)
         if suffix == ".ipynb":
             return Text(_told(notebook(_decoded(path, file_bytes))), MARKDOWN)
         text = _decoded(path, text_bytes)
@@ -122,6 +122,12 @@ class Reader:
             raise Unread("it only refers to another page")
         form = suffix if suffix != PurePosixPath(path.name).suffix.lower() else ""
         return Text(_told(text), form)
+
+    def _told_apart(self, path: Path, suffix: str) -> str:
+        try:
+            return _told(self._apart.read(path, suffix))
+        except Unread as exc:
+            raise Unread(f"{suffix}: {exc}") from exc
 
 
 # Where a page's source may begin as HTML without being a page.

@@ -11,8 +11,9 @@ Knows tables and keys; reads no document (`find` does). The format:
     globs = ["**/*"]
     exclude = ["**/*.stl"]
     pinned = ["README.md"]            # goes first among what is found
-    max_file_kb = 64
-    max_files_per_folder = 40
+    tier = 2                          # after the places of tier 1 where both fit
+    max_file_kb = 64                  # of text; max_document_mb for PDF, office files
+    max_files_per_folder = 40         # max_files_below counts folders in it as well
 
 The first root that is there counts; with a ``*`` the highest version of it. ``py:NAME``
 is the folder of an installed Python package.
@@ -45,7 +46,10 @@ class Place:
     exclude: tuple[str, ...] = ()
     pinned: tuple[str, ...] = ()
     max_file_kb: int = 256
+    max_document_mb: int = 64
     max_files_per_folder: int = 400
+    max_files_below: int = 10_000
+    tier: int = 1
     under: str = ""  # put before each path: what the root is called, where it is ours
 
     def root(self, env: Mapping[str, str]) -> Path | None:
@@ -139,7 +143,7 @@ def _value(where: str, key: str, value: Any) -> Any:  # noqa: ANN401 - TOML
         if not isinstance(value, str) or not value:
             raise ConfigError(f"{where}: expected a string, got {_kind(value)}")
         return value
-    if key.startswith("max_"):
+    if key.startswith("max_") or key == "tier":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{where}: expected a number of 1 or more")
         return value

@@ -64,7 +64,21 @@ def test_folders_without_documents_are_skipped(tmp_path, name):
     ("name", "content", "reason"),
     [
         ("a.png", "not really", ".png is not read"),
-        ("a.pdf", "%PDF", ".pdf is not read"),
+        ("a.pdf", "%PDF", ".pdf: damaged"),
+        ("a.docx", "PK no zip", ".docx: damaged"),
+        ("a.ipynb", "{", "damaged"),
+        ("a.doc", "old", ".doc is not read"),
+        ("MPI_Send.3", ".so man3/MPI_Recv.3\n", "it only refers to another page"),
+        ("genindex.html", "<p>links", "generated beside a site's pages"),
+        ("index.html?C=N;O=D", "<p>links", "another view of a page"),
+        ("index.php?title=A&action=edit", "<p>links", "another view of a page"),
+        ("LICENSE.txt", "text", "a licence"),
+        ("OUTCAR", "text", "VASP's output"),
+        (
+            "POTCAR.Si",
+            "PAW_PBE Si",
+            "a POTCAR, which VASP's licence keeps to its licensees",
+        ),
         ("a.stl.gz", "solid", ".stl is not read"),
         ("a.md", b"head\0tail", "binary"),
         ("a.txt", b"\x80\x81\x82" * 30, "binary"),
@@ -199,6 +213,62 @@ def test_one_folder_does_not_crowd_out_the_rest(tmp_path):
 
     assert len(found.documents) == 5
     assert found.reasons() == {"more files than allowed in its folder": 2}
+
+
+def test_a_folders_share_counts_the_folders_in_it(tmp_path):
+    """A tree of small folders is capped as one; the root itself is not."""
+    for number in range(9):
+        write(tmp_path, f"api/{number}/page.md", f"api {number}")
+        write(tmp_path, f"guide{number}/page.md", f"guide {number}")
+
+    found = find(place(tmp_path, max_files_below=3), {})
+
+    assert paths(found)[:3] == ["api/0/page.md", "api/1/page.md", "api/2/page.md"]
+    assert len(found.documents) == 12
+    assert found.reasons() == {"more files than allowed below one folder": 6}
+
+
+MENU = '<div class="menu-x"><a>Home</a><p>Contact the help desk</p></div>'
+
+
+def test_a_mirrored_site_is_its_pages_without_their_chrome(tmp_path):
+    """Names with a query are pages; menus, known or not, and copies are left out."""
+    for number in range(10):
+        page = (
+            f"<html><head><title>Page {number}</title></head><body>{MENU}"
+            f'<div class="sphinxsidebar"><div>Side {number}</div></div>'
+            f"<h1>Page {number}</h1><p>Text of {number}.</p><pre>Home</pre>"
+            '<div role="contentinfo">Foot</div></body></html>'
+        )
+        write(tmp_path, f"site/page.php?id={number}", page)
+    write(tmp_path, "site/index.html?lang=en", "<!DOCTYPE html><p>Start here.")
+    write(tmp_path, "site/index.html", "<!DOCTYPE html><p>Start here.")
+    write(tmp_path, "site/_sources/page.rst.txt", "the same as source")
+
+    found = find(place(tmp_path), {})
+
+    assert len(found.documents) == 11
+    assert found.reasons() == {"a copy of another file": 1}
+    for document in found.documents:
+        told = document.text
+        assert "Contact" not in told
+        assert "Side" not in told
+        assert "Foot" not in told
+        assert document.form == ".md"
+    page = next(d for d in found.documents if d.path.endswith("id=3"))
+    assert page.text == "# Page 3\n\nText of 3.\n\n```\nHome\n```"
+
+
+def test_pages_of_the_same_text_under_other_menus_are_copies(tmp_path):
+    """What makes two pages differ is what they say, not what is around it."""
+    for name in ("a", "b"):
+        write(
+            tmp_path,
+            f"{name}.html",
+            f"<html><body><nav>{name}</nav><main><p>Same.</p></main></body></html>",
+        )
+
+    assert paths(find(place(tmp_path), {})) == ["a.html"]
 
 
 def test_a_place_that_is_not_there_is_said(tmp_path):

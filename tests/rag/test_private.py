@@ -50,7 +50,7 @@ def test_what_is_added_is_private_and_searched(layers, add, thesis):
         "My Thesis/chapters/one.md",
         "My Thesis/run.py",
     }
-    assert layer.skipped == {".pdf is not read": 1}
+    assert layer.skipped == {".pdf: damaged": 1}
     assert layers.layers() == (layer,)
 
 
