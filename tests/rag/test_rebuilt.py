@@ -1,4 +1,4 @@
-"""An index that another process rebuilds without a pause, with 50 questions a second."""
+"""An index rebuilt by another process without a pause, under 50 questions a second."""
 
 import re
 import subprocess
