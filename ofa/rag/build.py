@@ -185,6 +185,7 @@ def _passage(document: Document, piece: Chunk) -> Passage:
         text=piece.text,
         private=document.private,
         pinned=document.pinned,
+        tier=document.tier,
     )
 
 
@@ -258,7 +259,9 @@ def _content(passages: Sequence[Passage], rows: Sequence[Row]) -> str:
     total = hashlib.sha256()
     for passage, row in zip(passages, rows, strict=True):
         # The row's id holds the embedder, the chunker, the path and the text.
-        total.update(f"{row.id} {passage.pinned} {passage.private}\n".encode())
+        said = f"{row.id} {passage.pinned} {passage.private}"
+        tier = f" {passage.tier}" if passage.tier > 1 else ""
+        total.update(f"{said}{tier}\n".encode())
     return total.hexdigest()
 
 

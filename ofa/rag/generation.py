@@ -41,6 +41,7 @@ _RETIRED = "none"
 _MANIFEST, _PASSAGES, _VECTORS = "manifest.json", "passages.jsonl", "vectors.f16.npy"
 _LEXICAL = "lexical"
 _FILE = re.compile(r"(?:lexical/)?[a-z0-9]+(?:\.[a-z0-9]+)+")
+_KINDS = {"private": bool, "pinned": bool, "tier": int}  # of what is no text
 _MAX_MANIFEST_BYTES = 4 << 20
 
 _MAX_FILE_BYTES = 4 << 30  # a million passages take half of it
@@ -234,6 +235,8 @@ def _fill(
 def _line(passage: Passage) -> dict[str, Any]:
     line = asdict(passage)
     del line["collection"]  # the manifest's
+    if passage.tier == 1:
+        del line["tier"]  # as nearly all are
     return line
 
 
@@ -247,7 +250,7 @@ def _passages(lines: bytes, collection: str) -> tuple[Passage, ...]:
 
 def _passage(collection: str, line: dict[str, Any]) -> Passage:
     for name, value in line.items():
-        if not isinstance(value, bool if name in ("private", "pinned") else str):
+        if type(value) is not _KINDS.get(name, str):
             raise _Wrong(f"{_PASSAGES} holds a {name} that is none")
     return Passage(collection=collection, **line)
 

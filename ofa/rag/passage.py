@@ -21,6 +21,7 @@ class Passage:
     text: str
     private: bool = False  # of the user's own layer: fenced apart
     pinned: bool = False  # declared authoritative: goes first, always
+    tier: int = 1  # its place's, 1 to 9: lower goes first where both fit a question
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ POOL = 60
 PREVIOUS_WEIGHT = 0.5
 
 # What the first collection's passages gain over the others', on a scale of 0 to 1: a
-# site's own notes go before general ones where both fit the question.
+# site's own notes go before general ones where both fit the question. As much is lost
+# with each tier of a place below the first.
 PRECEDENCE = 0.05
 
 
@@ -76,7 +77,8 @@ def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
             near = (cosine - low) / (high - low) if leg.cosines.size else 0.0
             alike = float(leg.words[row]) / most if most else 0.0
             score = weight * near + (1 - weight) * alike
-            order = (not passage.pinned, -(score + bonus), place, int(row))
+            first = bonus - PRECEDENCE * (passage.tier - 1)
+            order = (not passage.pinned, -(score + first), place, int(row))
             before, after = _beside(leg.generation.passages, int(row))
             yield order, Hit(passage, float(score), cosine, int(row), before, after)
 

@@ -33,6 +33,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..shipped import shipped
 
+_LAST_TIER = 9
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,59}")  # chromadb wants three characters
 
 
@@ -146,6 +147,8 @@ def _value(where: str, key: str, value: Any) -> Any:  # noqa: ANN401 - TOML
     if key.startswith("max_") or key == "tier":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{where}: expected a number of 1 or more")
+        if key == "tier" and value > _LAST_TIER:
+            raise ConfigError(f"{where}: expected 1 to {_LAST_TIER}")
         return value
     if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
         raise ConfigError(f"{where}: expected a list of strings, got {_kind(value)}")

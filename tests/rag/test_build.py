@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ofa.rag.build import BuildFailed, Workshop, build, plan
 from ofa.rag.build_lock import BuildRunning, only_builder
+from ofa.rag.retrieve import Retriever, Settings
 from ofa.rag.shelf import Shelf
 from ofa.rag.sources import Collection, Place
 
@@ -321,3 +323,32 @@ def test_of_many_racing_builders_one_wins_at_a_time(tmp_path):
 
     assert most == 1
     assert not lock.exists()
+
+
+def test_a_places_tier_decides_between_equals(tmp_path, workshop, embedder):
+    """Tutorials go before internals that fit as well, and not before better ones."""
+    text = "# Ghost cells\n\nFillBoundary copies ghost cells between boxes{}.\n"
+    for name, more in (("a-internals", ""), ("z-tutorials", " here")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "page.md").write_text(text.format(more))
+    (tmp_path / "a-internals" / "only.md").write_text(
+        "# Plotfiles\n\nWritten by rank.\n"
+    )
+    places = [
+        Place(name, (str(tmp_path / name),), tier=tier)
+        for name, tier in (("a-internals", 2), ("z-tutorials", 1))
+    ]
+
+    def first(question, places):
+        build([Collection("amrex", "AMReX", tuple(places))], workshop)
+        shelf = Shelf(workshop.shelf)
+        retriever = Retriever(
+            shelf, lambda: embedder, settings=Settings(floor=None, deadline_s=60)
+        )
+        return retriever.find(["amrex"], question).hits[0].passage
+
+    ghost = "How does FillBoundary copy ghost cells between boxes?"
+    assert first(ghost, places).text.endswith("here.")
+    assert first("Which rank writes plotfiles?", places).path == "only.md"
+    swapped = [replace(at, tier=3 - at.tier) for at in places]
+    assert first(ghost, swapped).text.endswith("boxes.")

@@ -64,6 +64,8 @@ def test_notes_are_found_beside_the_file(tmp_path):
         ("[[hpc.places]]\nlabel='x'\nroots=[]\nunder='y'", "1 under: no such key"),
         ("[[hpc.places]]\nlabel='x'\nroots=[]\nmax_file_kb=0", "1 or more"),
         ("[[hpc.places]]\nlabel='x'\nroots=[]\nmax_file_kb=true", "1 or more"),
+        ("[[hpc.places]]\nlabel='x'\nroots=[]\ntier=0", "1 or more"),
+        ("[[hpc.places]]\nlabel='x'\nroots=[]\ntier=10", "1 to 9"),
     ],
 )
 def test_a_mistake_is_told_by_file_and_key(tmp_path, text, told):
