@@ -241,6 +241,9 @@ class RagSection:
 
     enabled: bool = key(True, "false: the models answer from what they know")
     sources: str = key("", "a sources.toml of your own; empty: the packaged one")
+    index: str = key(
+        "", "a site's index (ofa index build --out); one's own goes before it"
+    )
     embedder: str = key(
         "", "a SentenceTransformer's folder or name; empty: the packaged MiniLM"
     )
@@ -345,6 +348,7 @@ PATHS = frozenset(
         "engine.upstream_key_file",
         "engine.script",
         "rag.sources",
+        "rag.index",
         "rag.embedder",
     }
 )

@@ -22,6 +22,7 @@ from .rag.lookup import Budget, Lookup
 from .rag.memory import Memory
 from .rag.retrieve import FLOOR, Retriever, Settings
 from .rag.shelf import Shelf
+from .rag.shelves import Shelves
 from .state import StateFolder
 
 log = logging.getLogger("ofa.rag")
@@ -55,7 +56,7 @@ class Retrieval:
         self._build = build
         embedder_folder(rag.embedder)  # one that is not there is told at the start
         self._embedder: Embedder | None = None
-        self.shelf = Shelf(state.folder(INDEX))
+        self.shelf = shared_shelf(rag, state)
         self.private = Shelf(state.folder(PRIVATE)) if rag.private else None
         self.retriever = Retriever(
             self.shelf,
@@ -113,6 +114,12 @@ class Retrieval:
             log.warning("%s; search goes by words alone", exc)
             return
         self._embedder = embedder
+
+
+def shared_shelf(rag: RagSection, state: StateFolder) -> Shelves:
+    """Return what this user built, and behind it what the site did, if anything."""
+    folders = [state.folder(INDEX), *([Path(rag.index)] if rag.index else [])]
+    return Shelves([Shelf(folder) for folder in folders])
 
 
 def embedder_folder(configured: str) -> Path:

@@ -19,7 +19,7 @@ from ..rag.question import own_words
 from ..rag.retrieve import Found, Retriever
 from ..rag.shelf import Shelf
 from ..rag.shown import is_shown, select
-from ..retrieval import INDEX, PRIVATE, make_embedder, search_settings
+from ..retrieval import PRIVATE, make_embedder, search_settings, shared_shelf
 from ..state import StateFolder
 from .common import Subparsers, add_site_option, load_config, state_of
 
@@ -131,7 +131,7 @@ def _reports(
     mode: Mode,
     asked: tuple[str, str],
 ) -> list[Report]:
-    shared = Shelf(state.folder(INDEX))
+    shared = shared_shelf(config.rag, state)
     private = Shelf(state.folder(PRIVATE))
     layers: list[tuple[str, Callable[[Retriever], Found]]] = [
         ("shared", lambda retriever: retriever.find(mode.collections, *asked))

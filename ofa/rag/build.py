@@ -74,6 +74,7 @@ class Workshop:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     progress: Progress = lambda what, done, total: None
     private: bool = False
+    open_to_all: bool = False  # a site's: others read it, none writes
 
 
 def build(collections: Sequence[Collection], workshop: Workshop) -> list[Built]:
@@ -238,6 +239,7 @@ def _export(
         passages=passages,
         vectors=store.vectors(name, [row.id for row in rows]),
         lexical=Lexical.build(row.text for row in rows),
+        open_to_all=workshop.open_to_all,
     )
     workshop.progress(f"{name}: writing", 1, 1)
     return written, True

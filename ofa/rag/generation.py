@@ -113,13 +113,15 @@ def write_generation(
     passages: Sequence[Passage],
     vectors: NDArray[np.float32],
     lexical: Lexical,
+    open_to_all: bool = False,
 ) -> str:
     """
     Make a new generation in the collection's *folder* and make it the current one.
 
-    Returns its name. Written aside, flushed, then renamed: a reader sees the old state
-    or the new one, whenever this stops. The one before the new one is kept, for
-    processes that are just reading it; older ones are removed.
+    Returns its name; *open_to_all* lets every user of the system read it. Written
+    aside, flushed, then renamed: a reader sees the old state or the new one, whenever
+    this stops. The one before the new one is kept, for processes that are just reading
+    it; older ones are removed.
     """
     if not len(passages) == len(vectors) == len(lexical) == manifest.passages:
         raise ValueError("passages, vectors and lexical index differ in length")
@@ -133,8 +135,12 @@ def write_generation(
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"gen-{stamp}-{secrets.token_hex(3)}"
     before = _before(folder)
+    if open_to_all:
+        _open_to_all(folder, temporary)
     temporary.rename(folder / name)
     write_file(folder / CURRENT, f"{name}\n".encode())  # syncs the folder as well
+    if open_to_all:
+        (folder / CURRENT).chmod(0o644)
     _sweep(folder, "gen-", keep=(name, before))
     return name
 
@@ -201,6 +207,14 @@ def _pointed(folder: Path) -> str:
     if name != _RETIRED and not re.fullmatch("gen-[0-9A-Za-z-]+", name):
         raise _damaged(folder / CURRENT, "it names no generation")
     return name
+
+
+def _open_to_all(collection: Path, generation: Path) -> None:
+    """Let others read a generation that is not yet the current one."""
+    for path in (collection.parent, collection, generation, generation / _LEXICAL):
+        path.chmod(0o755)
+    for path in generation.rglob("*.*"):
+        path.chmod(0o644)
 
 
 def _before(folder: Path) -> str:
