@@ -132,9 +132,10 @@ def defuse(text: str) -> str:
     """
     Return *text* with nothing in it that acts: it reads the same and stays in place.
 
-    Invisible characters go, ends of lines become ``\\n``; look-alikes of the fence and
-    of models' control tokens keep their words and lose their bracket. Indentation,
-    tabs and every other ``<`` and ``>`` stay. Doing it twice changes nothing more.
+    Invisible characters go, ends of lines become ``\\n``; look-alikes of the fence, of
+    another passage's header and of models' control tokens keep their words and lose
+    their bracket. Indentation, tabs and every other ``<`` and ``>`` stay. Doing it
+    twice changes nothing more.
     """
     visible = _visible(text)
     broken = _CONTROL.sub(_break, visible)
@@ -155,7 +156,7 @@ _ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _INVISIBLE_KINDS = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 # Marks and fillers of other categories that show nothing and can carry a message.
 _FILLERS = frozenset(
-    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
+    "\u034f\u2800\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
 ) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 
 
@@ -195,16 +196,19 @@ def _break(found: re.Match[str]) -> str:
     return _BROKEN[found.group()]
 
 
-# A "less than" in any spelling, then perhaps a slash, then "rag". The skeleton below
-# has folded full-width and styled letters to plain ones.
+# A "less than" in any spelling, then perhaps marks and blanks, then "rag", be it over
+# two joined pieces; and what begins a line like the `header` of another passage. The
+# skeleton below has folded full-width and styled letters to plain ones.
 _FENCE = re.compile(
     r"""
     (?P<bracket> < | &\#0*60;? | &\#x0*3c;? | &(?:amp;)*lt;? | \\u003c | \\x3c | %3c )
-    (?= (?: [\s/\\<] | &\#0*47;? | &\#x0*2f;? | &sol;? | %2f | \\u002f ){0,8}
-        r \s? a \s? g (?![a-z]) )
+    (?= (?: \W | &\#0*47;? | &\#x0*2f;? | &sol;? | %2f | \\u002f ){0,8}
+        r \s{0,8} a \s{0,8} g (?![a-z]) )
+    | ^[^\S\n]* (?P<number> \[ ) (?= \s* \d{1,4} \s* \] \s* [\w.\-]+ / )
     """,
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE | re.IGNORECASE | re.MULTILINE,
 )
+_BROKEN_SIGNS = {"bracket": "‹", "number": "⁅"}
 
 
 def _break_fences(text: str) -> str:
@@ -212,8 +216,9 @@ def _break_fences(text: str) -> str:
     parts: list[str] = []
     done = 0
     for found in _FENCE.finditer(skeleton):
-        start, end = found.span("bracket")
-        parts += [text[done:start], "‹"]
+        sign = str(found.lastgroup)
+        start, end = found.span(sign)
+        parts += [text[done:start], _BROKEN_SIGNS[sign]]
         done = end
     return "".join([*parts, text[done:]])
 
@@ -222,6 +227,7 @@ _SHAPES = {
     "\u2044": "/", "\u2215": "/", "\u29f8": "/", "\u2571": "/", "\u1735": "/",
     "\u2039": "<", "\u276e": "<", "\u1438": "<", "\u02c2": "<", "\u2329": "<",
     "\u27e8": "<", "\u3008": "<", "\u300a": "<", "\u00ab": "<", "\U0001d236": "<",
+    "\u276c": "<", "\u2770": "<", "\u29fc": "<", "\u227a": "<", "\ufe64": "<",
     "\u0430": "a", "\u0251": "a", "\u03b1": "a", "\u0261": "g", "\u0581": "g",
     "\u0433": "r", "\u1d26": "r", "\u0280": "r", "\u0262": "g", "\u1d00": "a",
 }  # fmt: skip
