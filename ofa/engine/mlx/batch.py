@@ -13,7 +13,7 @@ from ..line import Line
 from .foreign import FOREIGN, as_ours, is_out_of_memory, note
 from .lm import Generator, Model, make_generator
 from .prefix import Kind
-from .rows import Finish, Gone, Row, Sampled
+from .rows import LEAST_BETWEEN, Finish, Gone, Row, Sampled
 from .sampling import Samplers, Trap, likeliest, make_processors
 from .speed import CHUNK_S, LEAST_CHUNK, Speed, chunk_size
 
@@ -51,9 +51,10 @@ class Batch:
     """
     Answers rows with *model*; one that fails takes no other with it.
 
-    One prompt is read at a time, beside the answers being written: callers take turns,
-    people before editors. What is read is kept in the store of *ready*. *speed* and
-    *faults* get each prefill's reading and each failed step's time.
+    One prompt is read at a time, beside the answers being written, or a few that fit
+    into one chunk together: callers take turns, people before editors. What is read is
+    kept in the store of *ready*. *speed* and *faults* get each prefill's reading and
+    each failed step's time.
     """
 
     def __init__(  # noqa: PLR0913 - what was measured and what was configured
@@ -107,7 +108,7 @@ class Batch:
             self._line.put(row, key=row.owner, priority=row.priority)
 
     def step(self) -> None:
-        """Let each running row have one token, and one prompt be read a bit further."""
+        """Let each running row have one token, and prompts be read a bit further."""
         try:
             self._drop([uid for uid, run in self._running.items() if run.row.cancelled])
             self._start_next()
@@ -129,27 +130,51 @@ class Batch:
     def _start_next(self) -> None:
         if any(run.reading and not run.row.warm for run in self._running.values()):
             return
-        if sum(not run.row.warm for run in self._running.values()) >= self._rows:
-            return
-        row = self._take_next()
-        if row is None:
-            if not self._running and self._warm:
-                ahead = self._warm.popleft()
-                if self._make_room(ahead):  # what is kept gives way for it as well
-                    self._start(ahead)
-            return
+        group: list[Row] = []
+        while sum(not run.row.warm for run in self._running.values()) < self._rows:
+            row = self._take_next()
+            if row is None:
+                if not self._running and self._warm:
+                    ahead = self._warm.popleft()
+                    if self._make_room(ahead):  # what is kept gives way for it as well
+                        self._start(ahead)
+                return
+            if not self._start_in(group, row):
+                return
+
+    def _start_in(self, group: list[Row], row: Row) -> bool:
+        """Start *row* as one more of *group*; return whether others may follow."""
         try:
             self._pause_warm()
-            fits = self._make_room(row)
+            joins = not group or self._is_read_with(group, row)
+            fits = joins and self._make_room(row)
         except FOREIGN as error:  # it is in no line just now: nobody else would tell
             row.fail(as_ours(error, _FAILED))
             raise
         if fits:
-            self._start(row)
-        elif self._running:
+            if self._start(row):
+                group.append(row)
+            return True
+        if self._running:
             self._held = row
         else:  # the context is no larger than what fits, so this is a defect
             row.fail(EngineError("there is no memory for this request; send less"))
+        return False
+
+    def _is_read_with(self, group: Sequence[Row], row: Row) -> bool:
+        """
+        Tell whether one chunk has room for what *group* and *row* have left to read.
+
+        Short prompts of many callers cost little more together than one alone. Nothing
+        is read twice: what *row* shares with another is read and kept there first.
+        """
+        kept = self._store.match(row.ids, row.owner).tokens
+        longest = max(len(row.ids) - kept, *(len(r.ids) - r.cached for r in group))
+        decoding = any(run.decoding for run in self._running.values())
+        if longest * (len(group) + 1) > self._chunk(decoding):
+            return False
+        begins = row.ids[: kept + LEAST_BETWEEN]
+        return all(other.ids[: len(begins)] != begins for other in group)
 
     def _take_next(self) -> Row | None:
         """Return the next row that somebody still waits for."""
@@ -181,7 +206,8 @@ class Batch:
         for row in answers[:-_MOST_WARM]:
             self._warm.remove(row)
 
-    def _start(self, row: Row) -> None:
+    def _start(self, row: Row) -> bool:
+        """Put *row* into the generator and return True, or tell it why not."""
         try:
             sampler = self._samplers.pick(row.sampling, row.index)
             processors = make_processors(
@@ -200,8 +226,9 @@ class Batch:
             )
         except FOREIGN as error:  # this row's values, no other's
             self._fail(row, "the engine could not start this request", error)
-            return
+            return False
         self._running[uid] = _Running(row, (sampler, *processors))
+        return True
 
     # -- a step --------------------------------------------------------------------
 

@@ -292,8 +292,9 @@ def make_generator(
         model,
         stop_tokens=[[token] for token in sorted(ends)],
         completion_batch_size=rows,
-        # One at a time: prompts prefilled together wait for the longest of them.
-        prefill_batch_size=1,
+        # Those in line are read together, and wait for the longest of them: who puts
+        # them in line sees to it that they are as short.
+        prefill_batch_size=rows,
         stream=stream,
     )
     # The constructor wires as much memory as the device recommends, which has

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Finish = Literal["", "stop", "length"]
 
 # Beginnings that differ by less are not worth a copy each.
-_LEAST_BETWEEN = 32
+LEAST_BETWEEN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Row:
         each costs a pass over the weights, which a few tokens save no more."""
         if self.priority:  # an editor's side request: it is asked but once
             return ()
-        near = self.cached + _LEAST_BETWEEN
+        near = self.cached + LEAST_BETWEEN
         return tuple(
             mark
             for mark in self.marks
@@ -138,7 +138,7 @@ def marks_of(prompt: Prompt, *, rewinds: bool) -> tuple[tuple[int, Kind], ...]:
     last = min(prompt.stable, len(prompt.ids) - 1)
     wanted: list[tuple[int, Kind]] = [(last, "prompt")]
     if not rewinds:
-        if prompt.system + _LEAST_BETWEEN <= prompt.history < last:
+        if prompt.system + LEAST_BETWEEN <= prompt.history < last:
             wanted.insert(0, (prompt.history, "history"))
         if 0 < prompt.system < last:
             wanted.insert(0, (prompt.system, "system"))

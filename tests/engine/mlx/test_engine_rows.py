@@ -197,22 +197,6 @@ def test_callers_take_turns_and_editors_wait(folders):
         engine.close()
 
 
-def test_one_prompt_is_read_at_a_time(folders):
-    """Beside a running answer, and so that each chunk is one prompt's."""
-    shapes = []
-    engine = odd_engine(folders["gemma3"], lambda t: shapes.append(t.shape), rows=4)
-    try:
-        engine.wait(60)
-        del shapes[:]
-        texts = [f"{n} " + "file " * 100 for n in range(4)]
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda text: gather(engine.reply(chat(text))), texts))
-        assert all(rows == 1 for rows, width in shapes if width > 1)
-        assert any(rows > 1 for rows, width in shapes if width == 1)
-    finally:
-        engine.close()
-
-
 # -- memory ----------------------------------------------------------------------------
 
 
