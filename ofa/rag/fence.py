@@ -168,12 +168,14 @@ def _is_invisible(char: str) -> bool:
 
 
 # Tokens that chat templates use, from the families that ofa serves or forwards to:
-# Gemma 3 and 4, Qwen, Llama, Mistral, Phi, DeepSeek. A bar next to the bracket is the
-# common sign of the newer ones; the older ones are told by name.
+# Gemma 3 and 4, Qwen, Llama, Mistral, Phi, DeepSeek, SmolLM. A bar next to the bracket
+# is the common sign of the newer ones; the older ones are told by name. Not so those
+# that manuals have as placeholders: <filename> and <repo_name> turn no one's turn.
 _NAMES = (
     r"bos|eos|pad|unk|mask|s|cls|sep|escape|think|thought|eot|eom|eod"
     r"|(?:start|end)_of_[a-z_]+|(?:image|audio|video)_soft_token"
     r"|(?:start|end)_function_[a-z]+|begin_of_[a-z_]+|unused_?\d*"
+    r"|file_sep|gh_stars|issue_(?:start|comment|closed)|jupyter_[a-z]+|empty_output"
     r"|tool_calls?|tool_response|tools|function_calls?|im_start|im_end|endoftext"
 )
 _CONTROL = re.compile(
