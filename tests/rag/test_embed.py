@@ -1,5 +1,6 @@
 """The embedder: real MiniLM vectors, counts, and folders that are no models."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -69,6 +70,46 @@ def test_tokens_are_counted_whole(embedder):
     assert embedder.count_tokens("") == 2
     assert embedder.count_tokens("hello world") == 4
     assert embedder.count_tokens("word " * 1000) == 1002
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How do I ask for four GPUs on each node?",
+        "div(phi,U) Gauss linearUpwind grad(U)",
+        "sbatch: error: Batch job submission failed 日本語 \U0001f600 " * 4,
+        "word " * 250,  # about as long as the window
+        "word " * 2000,  # cut to the window, as the library cuts it
+        "",
+    ],
+    ids=["prose", "code", "mixed", "long", "too long", "empty"],
+)
+def test_a_question_gets_the_vector_that_the_library_gives(embedder, question):
+    """The short way through the model's layers leads to the same place."""
+    usual = embedder.passages([question])[0]
+
+    found = embedder.query(question)
+
+    assert embedder._is_direct
+    assert found.dtype == np.float32 and found.shape == (embedder.dimension,)
+    assert float(found @ usual) > 0.9999
+
+
+def test_a_model_that_wants_more_is_asked_the_librarys_way(tmp_path, embedder):
+    """Where layers alone give something else, its own way of asking is used."""
+    folder = tmp_path / "model"
+    shutil.copytree(embedder.folder, folder)
+    told = json.loads((folder / "config_sentence_transformers.json").read_text())
+    told |= {"prompts": {"query": "search query: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(told))
+    prompted = Embedder(folder, threads=1)
+
+    found = prompted.query("GPUs")
+
+    assert not prompted._is_direct
+    expected = embedder.query("search query: GPUs")
+    assert float(found @ expected) > 0.999
+    assert float(found @ embedder.query("GPUs")) < 0.99
 
 
 def test_threads_share_it(embedder):
