@@ -62,6 +62,12 @@ class Built:
     missing: tuple[str, ...] = ()  # labels of places that are not there
     skipped: Mapping[str, int] = field(default_factory=dict)  # files by reason
     seconds: float = 0.0
+    embedding_s: float = 0.0  # of them
+
+    @property
+    def pace(self) -> float:
+        """How many passages were embedded in a second."""
+        return self.embedded / self.embedding_s if self.embedding_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,6 @@ def _build_all(collections: Sequence[Collection], workshop: Workshop) -> list[Bu
     return [built[i] for i in range(len(found))]
 
 
-def plan(collections: Sequence[Collection], env: Mapping[str, str]) -> list[Built]:
-    """Return what `build` would find, without cutting, embedding or writing."""
-    return [_summary(c.name, find(c, env)) for c in collections]
-
-
 def _letters(found: Found) -> int:
     return sum(len(document.text) for document in found.documents)
 
@@ -119,7 +120,9 @@ def _build_one(name: str, found: Found, workshop: Workshop, store: Store) -> Bui
         return _summary(name, found)
     kept = store.ids(name)
     fresh = [row for row in rows if row.id not in kept]
+    began = time.monotonic()
     _embed(name, fresh, workshop, store)
+    embedding_s = time.monotonic() - began
     gone = kept - {row.id for row in rows}
     store.drop(name, gone)
     store.drop_others(name)
@@ -133,6 +136,7 @@ def _build_one(name: str, found: Found, workshop: Workshop, store: Store) -> Bui
         generation=generation,
         changed=changed,
         seconds=time.monotonic() - started,
+        embedding_s=embedding_s,
     )
 
 

@@ -162,14 +162,4 @@ def test_a_private_folder_without_text_fails(run, state):
 
     assert code == 1
     assert "no text to index" in err
-    assert "left out: 1 .pdf is not read" in out
-
-
-def test_bars_follow_the_steps(capsys):
-    """A step that takes long shows a bar on standard error; output stays clean."""
-    with index._bars() as progress:
-        for done in range(3):
-            progress("hpc: reading", done, 2)
-        progress("hpc: embedding", 1, 1)
-
-    assert capsys.readouterr().out == ""
+    assert "left out: 1 .pdf: damaged" in out

@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ofa.rag.build import BuildFailed, Workshop, build, plan
+from ofa.rag.build import BuildFailed, Workshop, build
 from ofa.rag.build_lock import BuildRunning, only_builder
+from ofa.rag.plan import plan
 from ofa.rag.retrieve import Retriever, Settings
 from ofa.rag.shelf import Shelf
 from ofa.rag.sources import Collection, Place
@@ -178,14 +179,28 @@ def test_progress_is_told_for_each_step(documents, workshop):
     assert all(done <= total for _, done, total in told)
 
 
-def test_a_plan_writes_nothing(documents, tmp_path):
-    """A dry run counts documents and leaves the disk alone."""
+def test_a_plan_writes_nothing(documents, tmp_path, workshop):
+    """A dry run counts documents, and about passages; the disk is left alone."""
     before = sorted(tmp_path.rglob("*"))
 
-    planned = plan([hpc(documents), hpc(tmp_path / "none")], {})
+    planned, seconds = plan([hpc(documents), hpc(tmp_path / "none")], workshop)
 
     assert [one.documents for one in planned] == [4, 0]
+    assert [one.chunks for one in planned] == [5, 0]
+    assert planned[0].fresh == planned[0].chunks
+    assert seconds > 0
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_plan_knows_what_is_built(documents, workshop):
+    """Places that hold what they held cost nothing; a changed one, all of it."""
+    made = build([hpc(documents)], workshop)[0]
+    same = plan([hpc(documents)], workshop)
+    (documents / "slurm" / "new.md").write_text("# New\n\nAdded text.\n")
+    more = plan([hpc(documents)], workshop)
+
+    assert (same[0][0].chunks, same[0][0].fresh, same[1]) == (made.passages, 0, 0.0)
+    assert more[0][0].fresh == more[0][0].chunks > made.passages
 
 
 def test_copies_within_a_document_are_one_passage(tmp_path, workshop):
