@@ -202,7 +202,11 @@ def _embed(name: str, rows: Sequence[Row], workshop: Workshop, store: Store) -> 
         done += more
         workshop.progress(f"{name}: embedding", done, len(rows))
 
-    for part in _batches(rows, BATCH):
+    # In order of tokens, so that batches pad little: a fifth of the time. The longest
+    # first: the time left that is told then gets shorter, not longer.
+    count_tokens = workshop.embedder.count_tokens
+    ordered = sorted(rows, key=lambda row: (-count_tokens(row.text), row.id))
+    for part in _batches(ordered, BATCH):
         vectors = workshop.embedder.passages([row.text for row in part], count)
         store.add(name, part, vectors)
 

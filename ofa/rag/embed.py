@@ -124,11 +124,11 @@ class Embedder:
         """
         Return the unit vectors of *texts*, a row each.
 
-        *on_progress* gets the number just done. Texts are taken in order of length, so
+        *on_progress* gets the number just done. Texts are taken in order of tokens, so
         that a batch pads little; the lock is let go between batches, for questions.
         """
         found = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        order = sorted(range(len(texts)), key=lambda i: self.count_tokens(texts[i]))
         for rows in _batches(order, BATCH):
             found[rows] = self._encode([self.passage_prefix + texts[i] for i in rows])
             if on_progress:
