@@ -22,6 +22,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,11 @@ class Generation:
     def collection(self) -> str:
         """The name of the collection that this is a state of."""
         return self.manifest.collection
+
+    @cached_property
+    def pinned(self) -> tuple[int, ...]:
+        """The rows that go first whatever is asked."""
+        return tuple(row for row, one in enumerate(self.passages) if one.pinned)
 
 
 def write_generation(
