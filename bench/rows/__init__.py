@@ -40,6 +40,7 @@ ROWS = (
     Row("cost", "overhead", "cost", "our time per chunk and per request"),
     Row("streams", "load", "streams", "64 scripted streams, /healthz meanwhile"),
     Row("mixed", "load", "mixed", "20,000 mixed requests: memory, descriptors"),
+    Row("retrieve", "retrieve", "retrieve", "a look-up among 30,000 passages"),
     Row("hangup", "hangup", "hangup", "hang-up to idle engine"),
     Row("killed", "killed", "killed", "worker killed or stalled: noticed, answering"),
     Row("tools", "tools", "calls", "valid calls of 500 demanded, 3 models", False),
