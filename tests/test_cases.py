@@ -1,10 +1,34 @@
 """Field failures of servers like this one that concern more than one part."""
 
 import base64
+import re
 import struct
 import zlib
+from pathlib import Path
+
+import pytest
 
 from .running import frames, serving, text_of
+
+# Reported failures of such servers, by what they concern; each has tests of its name.
+CASES = {
+    "rag": ("R049", "R050"),
+    "rag-security": ("R046", "R047"),
+    "offline": ("R052",),
+    "storage": ("R053",),
+    "tool-calls": ("R019", "R020", "R022", "R023", "R028", "R029"),
+    "gemma-template": ("R025", "R026", "R031", "R032", "R034", "R035"),
+}
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_each_case_has_a_test_of_its_name(kind):
+    """Who reads of a case finds what shows it by searching for its number."""
+    tests = "\n".join(path.read_text("utf-8") for path in HERE.rglob("test_*.py"))
+    named = set(re.findall(r"R\d{3}", " ".join(re.findall(r"def test_\w+", tests))))
+
+    assert set(CASES[kind]) <= named
 
 
 def test_R007_a_long_prompt_is_answered_with_signs_of_life(tmp_path):

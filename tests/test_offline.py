@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Builds an index, serves it, asks a question; then tells what the process has done.
-SERVE = """
+# Notes what a process asks of networks and locks.
+HOOK = """
 import json, sys, threading, time
 from pathlib import Path
 
@@ -23,27 +23,30 @@ def hook(event, args):
     elif event in ("fcntl.flock", "fcntl.lockf"):
         seen.append(event)
 sys.addaudithook(hook)
+"""
 
+# Serves an index, asks a question; then tells what the process has done.
+SERVE = f"""{HOOK}
 folder = Path(sys.argv[1])
 from tests.running import Client, serving
-with serving(folder, [[{"echo": "last_user"}]], rag__enabled=True) as client:
+with serving(folder, [[{{"echo": "last_user"}}]], rag__enabled=True) as client:
     for _ in range(200):
-        body = {"model": "ofa-hpc", "messages": [{"role": "user", "content":
-                "Which partition is for long jobs?"}]}
+        body = {{"model": "ofa-hpc", "messages": [{{"role": "user", "content":
+                "Which partition is for long jobs?"}}]}}
         status, headers, answer = client.chat(body)
         retrieval = client.running.retrieval
         if not retrieval.problems():
             break
         time.sleep(0.2)
     status, headers, answer = client.chat(body)
-print(json.dumps({"status": status, "rag": headers["x-ofa-rag"], "seen": seen,
-                  "modules": sorted(sys.modules)}))
+print(json.dumps({{"status": status, "rag": headers["x-ofa-rag"], "seen": seen,
+                   "modules": sorted(sys.modules)}}))
 """
 
-INDEX = """
-import os, sys
-sys.exit(__import__("ofa.cli.main", fromlist=["main"]).main(
-    ["index", "build", "hpc"]))
+INDEX = f"""{HOOK}
+from ofa.cli.main import main
+code = main(["index", "build", "hpc"])
+print(json.dumps({{"code": code, "seen": seen, "modules": sorted(sys.modules)}}))
 """
 
 
@@ -80,8 +83,8 @@ def served(tmp_path_factory):
         "OFA_SCRATCH": str(folder / "state"),
         "OFA_RAG_SOURCES": str(sources),
     }
-    run(INDEX, **env)
-    return json.loads(run(SERVE, str(folder), **env))
+    built = json.loads(run(INDEX, **env).splitlines()[-1])
+    return {**json.loads(run(SERVE, str(folder), **env)), "built": built}
 
 
 def test_R052_nothing_is_looked_up_or_called(served):
@@ -89,12 +92,23 @@ def test_R052_nothing_is_looked_up_or_called(served):
     assert served["status"] == 200
     assert served["rag"].startswith("hit; n=1")
     assert "words alone" not in served["rag"]
-    outside = [
-        where
-        for where in served["seen"]
-        if "127.0.0.1" not in where and "fcntl" not in where
+    assert outside(served["seen"]) == []
+
+
+def test_R052_a_build_calls_nobody_either(served):
+    """Neither chromadb's telemetry nor a hub: not even a name is looked up."""
+    built = served["built"]
+
+    assert built["code"] == 0
+    assert {"chromadb", "sentence_transformers"} <= set(built["modules"])
+    assert outside(built["seen"]) == []
+
+
+def outside(seen):
+    """Return the addresses in *seen* that are not this machine's."""
+    return [
+        where for where in seen if "127.0.0.1" not in where and "fcntl" not in where
     ]
-    assert outside == []
 
 
 def test_R053_serving_needs_no_lock_and_no_database(served):
