@@ -18,6 +18,8 @@ from .engine.queue import Place, Queued
 from .errors import BadRequest, ContextLengthExceeded
 from .modes import Mode, Modes
 from .prompts import Prompts
+from .rag.cite import Cited, takes_footer, without_footers
+from .rag.lookup import Looked
 from .rag.question import is_side_request, trimmed
 from .toolcalls.strict import check_strict
 
@@ -57,11 +59,10 @@ class Looking(Protocol):
 
     def augment(
         self, chat: Chat, mode: Mode, key_id: str, room_tokens: int
-    ) -> Iterator[tuple[Chat, str]]:
+    ) -> Iterator[Looked]:
         """
-        Yield *chat* with its passages, at most *room_tokens* of them, and what to say
-        of them in ``x-ofa-rag``; then with fewer and fewer, without any at the last.
-        Never raises for a failed look-up.
+        Yield *chat* with its passages, at most *room_tokens* of them; then with fewer
+        and fewer, without any at the last. Never raises for a failed look-up.
         """
 
 
@@ -73,6 +74,7 @@ class AnswerSettings:
     tools: bool | Literal["auto"] = "auto"
     strict_tools: bool = False  # schemas that can't be told exactly are refused
     max_tokens: int = 0  # where the request names no limit; 0: the engine's own
+    cite: bool = False  # answers end with the files that were looked up for them
 
 
 class Answerer:
@@ -118,7 +120,7 @@ class Answerer:
     def _answer(self, chat: Chat, mode: Mode, caller: Caller, place: Place) -> Answered:
         headers: dict[str, str] = {}
         chat = replace(
-            chat,
+            without_footers(chat),  # also of a time before `cite` was turned off
             sampling=self._sampling(chat, mode),
             caller=caller.key_id,
             weights=mode.weights,
@@ -136,7 +138,8 @@ class Answerer:
             headers["x-ofa-rag"] = "skipped; retrieval is off"
             return _answered(place.reply(chat), headers, chat)
         sets = self._lookup.augment(chat, mode, caller.key_id, self._room(chat))
-        return _first_that_fits(sets, headers, place)
+        cite = self._settings.cite and takes_footer(chat)
+        return _first_that_fits(sets, headers, place, cite=cite)
 
     def _sampling(self, chat: Chat, mode: Mode) -> Sampling:
         # VS Code names no limit and plans for the one that /v1/models tells (R064).
@@ -194,7 +197,7 @@ class Answerer:
 
 
 def _first_that_fits(
-    sets: Iterator[tuple[Chat, str]], headers: Mapping[str, str], place: Place
+    sets: Iterator[Looked], headers: Mapping[str, str], place: Place, *, cite: bool
 ) -> Answered:
     """
     Return the reply to the first of *sets* that the engine has room for.
@@ -202,11 +205,15 @@ def _first_that_fits(
     Passages must never make a chat fail that fits without them. How long a prompt is
     the engine alone knows, once it has put it together.
     """
-    for chat, told in sets:
+    for chat, told, footer in sets:
         try:
-            return _answered(place.reply(chat), {**headers, "x-ofa-rag": told}, chat)
+            reply = place.reply(chat)
         except ContextLengthExceeded as exc:
             refused = exc
+            continue
+        if cite and footer:
+            reply = Cited(reply, footer)
+        return _answered(reply, {**headers, "x-ofa-rag": told}, chat)
     raise refused
 
 

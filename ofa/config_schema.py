@@ -259,6 +259,9 @@ class RagSection:
     deadline_s: float = key(
         2.0, "a lookup past this is dropped; the answer goes on", low=0.01, high=300
     )
+    cite: bool = key(
+        False, "true: answers end with the files that were looked up for them"
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .config_schema import RagSection
@@ -20,6 +21,7 @@ from .modes import Mode
 from .rag.embed import Embedder, allowed_threads, packaged_model
 from .rag.lookup import Budget, Lookup
 from .rag.memory import Memory
+from .rag.report import Inspector
 from .rag.retrieve import FLOOR, Retriever, Settings
 from .rag.shelf import Shelf
 from .rag.shelves import Shelves
@@ -56,19 +58,18 @@ class Retrieval:
         self._build = build
         embedder_folder(rag.embedder)  # one that is not there is told at the start
         self._embedder: Embedder | None = None
-        self.shelf = shared_shelf(rag, state)
-        self.private = Shelf(state.folder(PRIVATE)) if rag.private else None
-        self.retriever = Retriever(
-            self.shelf,
-            lambda: self._embedder,
-            private=self.private,
-            settings=search_settings(rag, rag.deadline_s),
-        )
+        self.shelves = open_shelves(rag, state)
+        self.shelf = self.shelves.shared
+        settings = search_settings(rag, rag.deadline_s)
+        self.retriever = self.shelves.retriever(lambda: self._embedder, settings)
         self.lookup = Lookup(
             self.retriever,
             Memory(MEMORY_BYTES),
             count_tokens=engine.count_tokens,
             budget=self.budget,
+        )
+        self.inspector = self.shelves.inspector(
+            self.lookup, lambda: self._embedder, settings
         )
 
     def start(self, modes: Iterable[Mode]) -> None:
@@ -114,6 +115,45 @@ class Retrieval:
             log.warning("%s; search goes by words alone", exc)
             return
         self._embedder = embedder
+
+
+@dataclass(frozen=True)
+class OpenShelves:
+    """Where this user's questions are looked up, and what searches there."""
+
+    shared: Shelves
+    private: Shelf | None  # None: a site leaves it out
+
+    def retriever(
+        self, embedder: Callable[[], Embedder | None], settings: Settings
+    ) -> Retriever:
+        """Return what searches these shelves."""
+        return Retriever(self.shared, embedder, private=self.private, settings=settings)
+
+    def inspector(
+        self,
+        lookup: Lookup,
+        embedder: Callable[[], Embedder | None],
+        settings: Settings,
+    ) -> Inspector:
+        """Return what shows people the work of *lookup*."""
+        ungated = self.retriever(embedder, replace(settings, floor=None))
+        return Inspector(lookup, ungated, self.has_private)
+
+    def has_private(self) -> bool:
+        """Return whether there are documents of the user's own."""
+        return self.private is not None and bool(self.private.collections())
+
+    def problems(self) -> dict[str, str]:
+        """Return what keeps collections from their newest state, by collection."""
+        own = self.private.problems if self.private else {}
+        return {**own, **self.shared.problems}
+
+
+def open_shelves(rag: RagSection, state: StateFolder) -> OpenShelves:
+    """Return the shelves that are configured; nothing is read yet."""
+    private = Shelf(state.folder(PRIVATE)) if rag.private else None
+    return OpenShelves(shared_shelf(rag, state), private)
 
 
 def shared_shelf(rag: RagSection, state: StateFolder) -> Shelves:

@@ -132,7 +132,7 @@ def build(
     services = Services(answerer, modes, queue.limits, status, keys.check)
     web = _web_settings(config, host)
     server = make_server(
-        create_app(services, web, _own_routes(config, modes, queue)),
+        create_app(services, web, _own_routes(config, modes, queue, retrieval)),
         [place.socket],
         threads=config.server.running + config.server.waiting + SPARE_THREADS,
         gate=Gate(keys.check, config.server.max_body_bytes),
@@ -303,6 +303,7 @@ def _answer_settings(config: Config) -> AnswerSettings:
         tools=config.tools.enabled,
         strict_tools=config.tools.schema == "strict",
         max_tokens=config.api.default_max_tokens,
+        cite=config.rag.cite,
     )
 
 
@@ -323,9 +324,16 @@ def _web_settings(config: Config, host: str) -> WebSettings:
     )
 
 
-def _own_routes(config: Config, modes: Modes, queue: Queued) -> tuple[Route, ...]:
-    name = byok.group_name(config.site)
-    return web_ofa.routes(modes, queue.limits, name=name, keyed=config.server.auth)
+def _own_routes(
+    config: Config, modes: Modes, queue: Queued, retrieval: Retrieval | None
+) -> tuple[Route, ...]:
+    return web_ofa.routes(
+        modes,
+        queue.limits,
+        name=byok.group_name(config.site),
+        keyed=config.server.auth,
+        inspector=retrieval.inspector if retrieval else None,
+    )
 
 
 def _own_names(host: str) -> set[str]:

@@ -1,5 +1,5 @@
 """
-Routes of ofa's own, outside of any dialect: so far VS Code's entry, ready to be saved.
+Routes of ofa's own, outside of any dialect: VS Code's entry, and what is looked up.
 
 Handlers in the words of `web_chat`; nothing of Flask. The key in an answer is the one
 that the request came with: the key file is not read here.
@@ -8,19 +8,26 @@ that the request came with: the key file is not read here.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from . import byok
 from .auth import only_credential
 from .engine.base import Limits
-from .errors import BadRequest
+from .errors import BadRequest, NotFound, Overloaded
 from .modes import Modes
+from .rag.report import Inspector, as_json
 from .web import Route
 from .web_chat import Asked, Page
 
 _PORT = re.compile(r"[0-9]{1,5}")
 _HTTP_PORT = "80"  # what a Host header without a number means
+
+# Of a question in a URL; more of one is not searched for anyway.
+MAX_QUESTION_CHARS = 4000
+# Reports at a time: chats have the same threads and the same places for searches.
+_REPORTS = 2
 
 
 @dataclass(frozen=True)
@@ -47,16 +54,67 @@ class _Byok:
         return Page(byok.merge("", group))
 
 
+class _Retrieve:
+    """Answers with what a question would bring along; see `ofa.rag.report`."""
+
+    def __init__(self, modes: Modes, inspector: Inspector | None) -> None:
+        self._modes = modes
+        self._inspector = inspector
+        self._places = threading.BoundedSemaphore(_REPORTS)
+
+    def __call__(self, asked: Asked) -> Mapping[str, object]:
+        """Look a question up as for a chat, and answer with all that came of it."""
+        mode = self._modes.pick(_text(asked.query, "model"))
+        asked.notes["mode"] = mode.name
+        question = _text(asked.query, "q")
+        previous = _text(asked.query, "previous", needed=False)
+        if self._inspector is None:
+            raise NotFound(
+                "retrieval is off on this server ([rag] enabled = false, or --no-rag)",
+                code="retrieval_off",
+            )
+        if not self._places.acquire(blocking=False):
+            raise Overloaded(
+                f"{_REPORTS} of these look-ups run already; try again in a few seconds"
+            )
+        try:
+            return as_json(self._inspector.report(mode, question, previous))
+        finally:
+            self._places.release()
+
+
 def routes(
-    modes: Modes, limits: Callable[[str], Limits], *, name: str, keyed: bool
+    modes: Modes,
+    limits: Callable[[str], Limits],
+    *,
+    name: str,
+    keyed: bool,
+    inspector: Inspector | None = None,
 ) -> tuple[Route, ...]:
     """
     Return the routes; *name* is the group's in VS Code, *keyed* whether keys are asked.
 
     ``GET /v1/ofa/byok``: ``?port=N`` for a URL with another port than the request
     came to, ``?key=ui`` to leave the key out, for one that is entered in VS Code.
+    ``GET /v1/ofa/retrieve``: ``?model=…&q=…``, and ``&previous=…`` for the question
+    before; without an *inspector* retrieval is off.
     """
-    return (Route("/v1/ofa/byok", ("GET",), _Byok(modes, limits, name, keyed)),)
+    return (
+        Route("/v1/ofa/byok", ("GET",), _Byok(modes, limits, name, keyed)),
+        Route("/v1/ofa/retrieve", ("GET",), _Retrieve(modes, inspector)),
+    )
+
+
+def _text(query: Mapping[str, str], name: str, *, needed: bool = True) -> str:
+    text = query.get(name, "")
+    if needed and not text.strip():
+        raise BadRequest(f"{name}: it is missing", param=name)
+    if len(text) > MAX_QUESTION_CHARS:
+        raise BadRequest(
+            f"{name}: at most {MAX_QUESTION_CHARS} characters, this has {len(text)}",
+            param=name,
+        )
+    return text
 
 
 def _port(query: Mapping[str, str], host: str) -> int:

@@ -29,7 +29,7 @@ from ofa.errors import (
 )
 from ofa.modes import SEED_MODES, Mode, Modes
 from ofa.prompts import Prompts
-from ofa.rag.lookup import Budget, Lookup
+from ofa.rag.lookup import Budget, Looked, Lookup
 from ofa.rag.memory import Memory
 from ofa.rag.passage import Hit, Passage
 from ofa.rag.retrieve import Found
@@ -43,8 +43,8 @@ LIMITS = Limits(context_tokens=131072, output_tokens=8192, tools=True)
 class FixedLookup:
     """Retrieval that puts the same words before the newest user message."""
 
-    def __init__(self, block: str = "PASSAGE ") -> None:
-        self.block = block
+    def __init__(self, block: str = "PASSAGE ", footer: str = "") -> None:
+        self.block, self.footer = block, footer
         self.asked: list[tuple[Chat, str, int]] = []
 
     def augment(self, chat, mode, key_id, room_tokens):
@@ -52,8 +52,9 @@ class FixedLookup:
         self.asked.append((chat, mode.name, room_tokens))
         last = chat.messages[-1]
         told = replace(last, text=self.block + last.text)
-        yield replace(chat, messages=(*chat.messages[:-1], told)), "hit; n=1"
-        yield chat, "none; the context is full"
+        prefixed = replace(chat, messages=(*chat.messages[:-1], told))
+        yield Looked(prefixed, "hit; n=1", self.footer)
+        yield Looked(chat, "none; the context is full")
 
 
 class Small(ScriptedEngine):
@@ -497,3 +498,91 @@ def test_a_site_may_add_a_mode_in_one_row(prompts, tmp_path):
         gather(answerer.reply(chat, SCRIPT).reply)
 
     assert system(engine.asked[0]) == ["OWN\n\nCOMMON"]
+
+
+LIST = "\n\nSources looked up: [1] `hpc/a.md`"
+
+
+def test_a_site_may_let_answers_end_with_their_sources(prompts):
+    """`[rag] cite`: after the answer, where passages were injected; off by default."""
+    lookup = FixedLookup(footer=LIST)
+    bare = FixedLookup()
+
+    plain, _, _ = ask(prompts, said(("user", "q")), lookup=lookup)
+    cited, headers, _ = ask(prompts, said(("user", "q")), lookup=lookup, cite=True)
+    nothing, _, _ = ask(prompts, said(("user", "q")), lookup=bare, cite=True)
+
+    assert (plain.text, cited.text, nothing.text) == ("fine", f"fine{LIST}", "fine")
+    assert cited.end == plain.end
+    assert headers["x-ofa-rag"] == "hit; n=1"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"output": Output()},
+        {"logprobs": 0},
+        {"sampling": Sampling(stop=("END",))},
+    ],
+    ids=str,
+)
+def test_answers_for_programs_end_without(prompts, more):
+    """What is parsed gets nothing behind it."""
+    able = ScriptedEngine(["fine"])  # in all that is asked here
+    chat = said(("user", "q"), **more)
+
+    answer, _, _ = ask(
+        prompts, chat, engine=able, lookup=FixedLookup(footer=LIST), cite=True
+    )
+
+    assert answer.text == "fine"
+
+
+def test_an_editors_side_request_ends_without(prompts):
+    """A title is no answer from documents."""
+    lookup = FixedLookup(footer=LIST)
+
+    answer, _, _ = ask(prompts, said(("user", "q")), VSCODE, lookup=lookup, cite=True)
+
+    assert answer.text == "fine"
+
+
+@pytest.mark.parametrize("caller", [SCRIPT, VSCODE], ids=str)
+@pytest.mark.parametrize("cite", [False, True])
+def test_the_model_never_sees_a_list_of_sources(prompts, caller, cite):
+    """It is no part of what the model wrote, and would teach it to write some."""
+    chat = said(("user", "q"), ("assistant", f"fine\n{LIST}"), ("user", f"and\n{LIST}"))
+
+    _, _, seen = ask(prompts, chat, caller, cite=cite)
+
+    texts = [m.text for m in seen.messages if m.role != "system"]
+    assert texts == ["q", "fine\n", f"and\n{LIST}"]
+
+
+def test_it_is_the_newest_questions_sources_that_are_listed(prompts):
+    """In a tool loop those of the question it serves, after a look-up without hits
+    none."""
+    engine = ScriptedEngine(["fine"], limits=LIMITS)
+    hits = TenPassages()
+    with closing(Queued(engine)) as queue:
+        lookup = Lookup(
+            hits, Memory(1 << 20), count_tokens=queue.count_tokens, budget=Budget
+        )
+        settings = AnswerSettings(cite=True)
+        answerer = Answerer(queue, Modes(), prompts, lookup=lookup, settings=settings)
+
+        def answer(*messages):
+            chat = Chat("ofa-hpc", messages, tools=(READ,))
+            return gather(answerer.reply(chat, SCRIPT).reply).text
+
+        asked = Message("user", "Where is the file?")
+        call = Message("assistant", calls=(ToolCall("c1", "read_file", {}),))
+        result = Message("tool", "here", answers="c1")
+        first = answer(asked)
+        looped = answer(asked, call, result)
+        hits.find = lambda *words: Found(reason="none: below the floor")
+        after = answer(asked, Message("assistant", first), Message("user", "Why so?"))
+
+    assert first.startswith("fine\n\nSources looked up: [1] `hpc/0.md`; [2] `hpc/1.md`")
+    assert looped == first
+    assert after == "fine"

@@ -5,26 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from ..chat import Sampling
 from ..config import Config
 from ..errors import ConfigError, OfaError
 from ..modes import SEED_MODES, Mode, Modes, with_changes
 from ..rag.embed import Embedder
-from ..rag.fence import block, header, new_tag
-from ..rag.passage import Hit, Passage
-from ..rag.question import own_words
-from ..rag.retrieve import Found, Retriever
-from ..rag.shelf import Shelf
-from ..rag.shown import is_shown, select
-from ..retrieval import PRIVATE, make_embedder, search_settings, shared_shelf
-from ..state import StateFolder
+from ..rag.fence import header
+from ..rag.lookup import Budget, Lookup, Made
+from ..rag.memory import Memory
+from ..rag.passage import Hit
+from ..rag.report import Layer, Report, as_json
+from ..rag.shown import is_shown
+from ..retrieval import make_embedder, open_shelves, search_settings
 from .common import Subparsers, add_site_option, load_config, state_of
 
 _PATIENCE_S = 600.0
-_NEAREST = 3  # shown where nothing is injected
 
 
 def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
@@ -48,63 +44,37 @@ def add(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     parser.set_defaults(func=_search)
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one layer, shared or private, gave for a question."""
-
-    name: str
-    found: Found
-    chosen: tuple[Passage, ...]
-    nearest: tuple[Hit, ...] = ()  # where nothing was found: what came closest
-
-
 def _search(args: argparse.Namespace) -> int:
     config = load_config(args)
     mode = Modes(with_changes(SEED_MODES, config.modes, Sampling())).pick(args.mode)
     typed = sys.stdin.read() if args.question == "-" else args.question
-    question = own_words(typed)
-    embedder = _loaded(config)
-    reports = _reports(config, state_of(), embedder, mode, (question, args.previous))
+    report = _report(config, mode, typed, args.previous)
     if args.json:
-        print(json.dumps([as_json(report) for report in reports], indent=1))
+        print(json.dumps(as_json(report), indent=1))
     else:
         print(f"{mode.id} searches {', '.join(mode.collections)}")
-        print("\n".join(line for report in reports for line in lines(report)))
+        print("\n".join(lines(report)))
     if args.text:
-        passages = [passage for report in reports for passage in report.chosen]
-        tag = new_tag(passage.text for passage in passages)
-        print(block(passages, mode.label, mode.lead_in, tag=tag) + typed)
+        print(report.text + typed)
     return 0
 
 
 def lines(report: Report) -> list[str]:
     """Return *report* for people: a line a passage, best first."""
-    told = [f"{report.name}: {report.found.reason}; {len(report.chosen)} injected"]
-    for number, hit in enumerate(report.found.hits, 1):
-        mark = "+" if is_shown(hit, report.chosen) else " "
+    return [line for layer in report.layers for line in _lines(layer, report.made)]
+
+
+def _lines(layer: Layer, made: Made) -> list[str]:
+    hits, shown = layer.found.hits, made.passages
+    marks = ["+" if is_shown(hit, shown) else " " for hit in hits]
+    told = [f"{layer.name}: {layer.found.reason}; {marks.count('+')} injected"]
+    if hits and not shown:
+        told[0] += f" ({made.reason})"
+    for number, (hit, mark) in enumerate(zip(hits, marks, strict=True), 1):
         told.append(f" {mark} {_scores(hit)}  {header(hit.passage, number)}")
-    for number, hit in enumerate(report.nearest, 1):
+    for number, hit in enumerate(layer.nearest, 1):
         told.append(f"   {_scores(hit)}  {header(hit.passage, number)}  (not injected)")
     return told
-
-
-def as_json(report: Report) -> dict[str, object]:
-    """Return *report* for programs."""
-    return {
-        "layer": report.name,
-        "reason": report.found.reason,
-        "hits": [
-            {
-                "collection": hit.passage.collection,
-                "path": hit.passage.path,
-                "section": hit.passage.section,
-                "score": round(hit.score, 4),
-                "cosine": round(hit.cosine, 4),
-                "injected": is_shown(hit, report.chosen),
-            }
-            for hit in (*report.found.hits, *report.nearest)
-        ],
-    }
 
 
 def _scores(hit: Hit) -> str:
@@ -124,48 +94,27 @@ def _loaded(config: Config) -> Embedder | None:
     return embedder
 
 
-def _reports(
-    config: Config,
-    state: StateFolder,
-    embedder: Embedder | None,
-    mode: Mode,
-    asked: tuple[str, str],
-) -> list[Report]:
-    shared = shared_shelf(config.rag, state)
-    private = Shelf(state.folder(PRIVATE))
-    layers: list[tuple[str, Callable[[Retriever], Found]]] = [
-        ("shared", lambda retriever: retriever.find(mode.collections, *asked))
-    ]
-    if config.rag.private and private.collections():
-        layers.append(("private", lambda retriever: retriever.find_private(*asked)))
+def _report(config: Config, mode: Mode, typed: str, previous: str) -> Report:
+    """Return what a server of this configuration would do with a question."""
+    shelves = open_shelves(config.rag, state_of())
+    embedder = _loaded(config)
     # A person waits for the whole answer: nothing is given up for being late.
     settings = search_settings(config.rag, _PATIENCE_S)
-    gated, open_ = (
-        Retriever(shared, lambda: embedder, private=private, settings=with_)
-        for with_ in (settings, replace(settings, floor=None))
-    )
-    reports = []
-    for name, search in layers:
-        found = search(gated)
-        if found.kind == "failed":
-            raise OfaError(f"the search failed: {found.reason}")
-        nearest = search(open_).hits[:_NEAREST] if found.kind == "none" else ()
-        reports.append(Report(name, found, _chosen(found, config, embedder), nearest))
-    for name, why in (*shared.problems.items(), *private.problems.items()):
-        print(f"{name}: {why}", file=sys.stderr)
-    return reports
-
-
-def _chosen(
-    found: Found, config: Config, embedder: Embedder | None
-) -> tuple[Passage, ...]:
-    """Return what the configured budget lets in; a slow engine's may be smaller."""
-    return select(
-        found.hits,
+    budget = Budget(config.rag.max_tokens, config.rag.max_passages)
+    lookup = Lookup(
+        shelves.retriever(lambda: embedder, settings),
+        Memory(0),
         count_tokens=embedder.count_tokens if embedder else _about,
-        max_tokens=config.rag.max_tokens,
-        max_passages=config.rag.max_passages,
+        budget=lambda: budget,  # a slow engine's may be smaller
     )
+    inspector = shelves.inspector(lookup, lambda: embedder, settings)
+    report = inspector.report(mode, typed, previous)
+    for layer in report.layers:
+        if layer.found.kind == "failed":
+            raise OfaError(f"the search failed: {layer.found.reason}")
+    for name, why in shelves.problems().items():
+        print(f"{name}: {why}", file=sys.stderr)
+    return report
 
 
 def _about(text: str) -> int:

@@ -6,12 +6,15 @@ The one part of retrieval that the Answerer knows. A look-up never fails a chat.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 from ..chat import Chat
 from ..modes import Mode
+from .cite import footer
 from .fence import block, fits, new_tag
 from .memory import Block, Memory
 from .passage import Passage
@@ -41,6 +44,34 @@ class Budget:
     max_passages: int = 6
 
 
+class Looked(NamedTuple):
+    """A chat with its passages, what ``x-ofa-rag`` tells of them, and their footer."""
+
+    chat: Chat
+    told: str
+    footer: str = ""  # for the end of the answer, where a site wants one
+
+
+@dataclass(frozen=True)
+class Made:
+    """What is injected for a question, or why nothing is."""
+
+    passages: tuple[Passage, ...]
+    block: Block | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a question would bring along: what was found of either kind, what was made
+    of it, and how much might have been."""
+
+    shared: Found
+    private: Found
+    made: Made
+    budget: Budget
+
+
 class Lookup:
     """
     Adds passages to chats, each question's once, and the same bytes ever after.
@@ -64,9 +95,9 @@ class Lookup:
 
     def augment(
         self, chat: Chat, mode: Mode, key_id: str, room_tokens: int
-    ) -> Iterator[tuple[Chat, str]]:
+    ) -> Iterator[Looked]:
         """
-        Yield *chat* with its passages, and what to say of them in ``x-ofa-rag``.
+        Yield *chat* with its passages, and what to say of them.
 
         The first has at most *room_tokens* of them, old and new together. Who finds it
         too long all the same gets it with half of them, then fewer, then as it was.
@@ -79,40 +110,51 @@ class Lookup:
                 words = (question.text, question.previous)
                 found.append(self._retriever.find(mode.collections, *words))
                 found.append(self._retriever.find_private(*words))
-            made, reason = self._make(mode, *found, tag=tag, room_tokens=room)
-            reasons.append(reason)
-            return made
+            made = self._make(mode, *found, tag=tag, room_tokens=room)
+            reasons.append(made.reason)
+            return made.block
 
         replay = Replay(self._memory, chat, (mode.id, key_id), make)
         for _ in range(_SETS):
             done = replay.fit(room_tokens)
-            yield done.chat, _told(done, reasons)
+            told = _told(done, reasons)
+            yield Looked(done.chat, told, done.block.footer if done.block else "")
             if not done.tokens:
                 return
             room_tokens = done.tokens // 2
         replay.fit(0)  # so that the next turn begins like this one
-        yield chat, "none; the context is full"
+        yield Looked(chat, "none; the context is full")
+
+    def preview(self, mode: Mode, question: Question) -> Preview:
+        """Return what *question* would bring into a chat that has room for it."""
+        words = (question.text, question.previous)
+        shared = self._retriever.find(mode.collections, *words)
+        private = self._retriever.find_private(*words)
+        made = self._make(mode, shared, private, tag="", room_tokens=sys.maxsize)
+        return Preview(shared, private, made, self._budget())
 
     def _make(
         self, mode: Mode, shared: Found, private: Found, *, tag: str, room_tokens: int
-    ) -> tuple[Block | None, str]:
+    ) -> Made:
         budget = self._budget()
         allowed = min(budget.max_tokens, room_tokens)
         while passages := self._select(shared, private, budget, allowed):
             made = self._fenced(mode, passages, tag)
             over = made.tokens - room_tokens
             if over <= 0:
-                return made, shared.reason if shared.hits else private.reason
+                reason = shared.reason if shared.hits else private.reason
+                return Made(passages, made, reason)
             # The fence takes some, too; fewer passages, at least one less, make up.
             allowed = sum(self._count(passage.text) for passage in passages) - over
         found_some = shared.hits or private.hits
-        return None, "none: no room" if found_some else shared.reason
+        return Made((), None, "none: no room" if found_some else shared.reason)
 
     def _fenced(self, mode: Mode, passages: Sequence[Passage], tag: str) -> Block:
         tag = tag if fits(tag, passages) else new_tag(p.text for p in passages)
         text = block(passages, mode.label, mode.lead_in, tag=tag)
         sources = tuple(dict.fromkeys(f"{p.collection}/{p.path}" for p in passages))
-        return Block(text, tag, sources, self._count(text), len(passages))
+        tokens = self._count(text)
+        return Block(text, tag, sources, tokens, len(passages), footer(passages))
 
     def _select(
         self, shared: Found, private: Found, budget: Budget, tokens: int

@@ -32,11 +32,12 @@ class Block:
     sources: tuple[str, ...] = ()
     tokens: int = 0
     passages: int = 0
+    footer: str = ""  # for an answer that names what it was given
 
     @property
     def size_bytes(self) -> int:
         """About what it costs to remember."""
-        strings = (self.text, self.tag, *self.sources)
+        strings = (self.text, self.tag, self.footer, *self.sources)
         return sum(4 * len(string) for string in strings)
 
 

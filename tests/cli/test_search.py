@@ -88,7 +88,9 @@ def test_json_holds_the_same(run):
     """Programs read reason, hits and what was injected."""
     _, out, _ = run("hpc", "what does afterok do?", "--json")
 
-    shared = json.loads(out)[0]
+    told = json.loads(out)
+    shared = told["layers"][0]
+    assert told["model"] == "ofa-hpc" and told["injected"] >= 1
     assert shared["layer"] == "shared" and shared["reason"] == "hit"
     assert shared["hits"][0]["path"] == "slurm/after.md"
     assert shared["hits"][0]["injected"] is True

@@ -73,7 +73,7 @@ def looked_up(retriever, mode):
     lookup = Lookup(
         retriever, Memory(1 << 20), count_tokens=len, budget=lambda: Budget(10_000, 6)
     )
-    return next(lookup.augment(chat(user(ASKED[mode])), MODES[mode], "k", 10_000))
+    return next(lookup.augment(chat(user(ASKED[mode])), MODES[mode], "k", 10_000))[:2]
 
 
 def spoilt(whole, folder, what):

@@ -60,12 +60,14 @@ def looking(finder=None, **budget):
 
 def sets(lookup, *messages):
     """Return all sets of passages for a chat: none of them was taken."""
-    return list(lookup.augment(chat(*messages), HPC, "key", 100_000))
+    return [
+        looked[:2] for looked in lookup.augment(chat(*messages), HPC, "key", 100_000)
+    ]
 
 
 def first(lookup, *messages, room=100_000):
     """Return the first set, which is taken."""
-    return next(lookup.augment(chat(*messages), HPC, "key", room))
+    return next(lookup.augment(chat(*messages), HPC, "key", room))[:2]
 
 
 def size(made: Chat, asked: Chat) -> int:

@@ -68,7 +68,7 @@ def asked(lookup, number, until):
     due = time.monotonic()
     while due < until:
         question = user(f"Which GPUs has node {number}, of {len(answers)}?")
-        answers.append(next(lookup.augment(chat(question), HPC, "key", 10_000)))
+        answers.append(next(lookup.augment(chat(question), HPC, "key", 10_000))[:2])
         due += ASKERS / PER_S
         time.sleep(max(0.0, due - time.monotonic()))
     return answers
