@@ -159,14 +159,12 @@ class Store:
         self.close()
 
     def _open(self) -> Any:  # noqa: ANN401 - chromadb is untyped
-        if (
-            self.folder.is_dir()
-            and any(self.folder.iterdir())
-            and not _sound(self.folder)
-        ):
-            _move_aside(self.folder)
         try:
             make_folder(self.folder)
+            _check_locks(self.folder)
+            if any(self.folder.iterdir()) and not _sound(self.folder):
+                _move_aside(self.folder)
+                make_folder(self.folder)
             return _client(self.folder)
         except _failures() as exc:
             log.warning(
@@ -176,6 +174,7 @@ class Store:
             )
         self._temporary = Path(tempfile.mkdtemp(prefix="ofa-chroma-"))
         try:
+            _check_locks(self._temporary)
             return _client(self._temporary)
         except _failures() as exc:
             raise self._failed("open", exc) from exc
@@ -219,6 +218,22 @@ def _client(folder: Path) -> Any:  # noqa: ANN401 - chromadb is untyped
     client = chromadb.PersistentClient(str(folder), settings=settings)
     client.heartbeat()
     return client
+
+
+def _check_locks(folder: Path) -> None:
+    """
+    Raise `OSError` on a file system without locks.
+
+    There chromadb says nothing and tries for ever (SQLite's "locking protocol").
+    """
+    import fcntl
+
+    probe = folder / f".lock-{secrets.token_hex(4)}"
+    try:
+        with probe.open("wb") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _quiet() -> None:
