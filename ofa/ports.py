@@ -223,3 +223,18 @@ def _process(inode: str) -> str:
         except OSError:  # somebody else's, or gone
             continue
     return ""
+
+
+def own_names(host: str) -> set[str]:
+    """Return what other machines of the site call this one, without asking a DNS."""
+    node = os.uname().nodename.lower()
+    names = {node, node.partition(".")[0]}
+    if host != "0.0.0.0":
+        return names | {host}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: only picks an interface
+            names.add(probe.getsockname()[0])
+        except OSError:
+            pass  # no route at all: then nobody calls us by an address either
+    return names

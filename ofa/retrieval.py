@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from .errors import ConfigError
 from .first_index import FirstIndex
 from .modes import Mode
 from .rag.embed import Embedder, allowed_threads, packaged_model
+from .rag.health import Checkup, Documents, Health, health
 from .rag.lookup import Budget, Lookup
 from .rag.memory import Memory
 from .rag.report import Inspector
@@ -58,6 +59,8 @@ class Retrieval:
         self._build = build
         embedder_folder(rag.embedder)  # one that is not there is told at the start
         self._embedder: Embedder | None = None
+        self._embedder_name = self._embedder_problem = ""
+        self._checkup = Checkup(self._look)
         self.shelves = open_shelves(rag, state)
         self.shelf = self.shelves.shared
         settings = search_settings(rag, rag.deadline_s)
@@ -95,9 +98,33 @@ class Retrieval:
     def problems(self) -> tuple[str, ...]:
         """Return a line for each thing that keeps passages from being found."""
         lines = [f"{name}: {why}" for name, why in self.shelf.problems.items()]
+        return (*lines, *self._other_problems())
+
+    def documents(self, modes: Iterable[Mode]) -> Documents:
+        """Return how all that is searched is; what is wrong with one stands there."""
+        names = tuple(dict.fromkeys(c for mode in modes for c in mode.collections))
+        collections, is_fresh = self._checkup(names)
+        state = "loading" if not self._embedder_problem else "failed"
+        return Documents(
+            collections,
+            self._embedder_name,
+            "ready" if self._embedder else state,
+            self._other_problems(),
+            is_fresh,
+        )
+
+    def _look(self, names: Sequence[str]) -> list[Health]:
+        private = self.shelves.private
+        own = health(private, private=True) if private else []
+        return [*health(self.shelf, names), *own]
+
+    def _other_problems(self) -> tuple[str, ...]:
+        lines = []
         if self._build.running:
             lines.append("the index is being built")
-        if self._embedder is None:
+        if self._embedder_problem:
+            lines.append(f"{self._embedder_problem}: search goes by words alone")
+        elif self._embedder is None:
             lines.append("the embedding model is loading: search goes by words alone")
         return tuple(lines)
 
@@ -110,8 +137,10 @@ class Retrieval:
             self.shelf.generation(name)  # read ahead: the first question is answered
         try:
             embedder = make_embedder(self._rag)
+            self._embedder_name = embedder.name
             embedder.load()
         except ConfigError as exc:
+            self._embedder_problem = str(exc)
             log.warning("%s; search goes by words alone", exc)
             return
         self._embedder = embedder

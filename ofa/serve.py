@@ -10,25 +10,32 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from . import byok, web_ofa
+from . import byok, web_ofa, web_page
 from .answer import Answerer, AnswerSettings, tools_off_reason
 from .auth import KeyFile, Keys, NoAuth, key_file_in
 from .banner import Connection
 from .chat import Chat, Sampling
 from .config import Config
 from .engine.base import Limits, Status
+from .engine.pace import Paced
 from .engine.queue import Queued
 from .engines import make_engine
 from .errors import ConfigError
 from .first_index import FirstIndex
 from .modes import SEED_MODES, Modes, with_changes
-from .ports import Place, choose_host, choose_local_port, choose_port, is_loopback
+from .ports import (
+    Place,
+    choose_host,
+    choose_local_port,
+    choose_port,
+    is_loopback,
+    own_names,
+)
 from .prompts import Prompts, packaged_folder
 from .retrieval import Retrieval, has_private
 from .state import StateFolder
@@ -121,18 +128,18 @@ def build(
     modes = _modes(config)
     prompts = _prompts(config, state, modes)
     place = link.place if link else choose_port(state, host, config.server.port)
-    engine = make_engine(config, state, env)
+    engine = Paced(make_engine(config, state, env))
     queue = Queued(engine, running=config.server.running, waiting=config.server.waiting)
     retrieval = _retrieval(config, state, queue)
     lookup = retrieval.lookup if retrieval else None
-    answerer = Answerer(
-        queue, modes, prompts, lookup=lookup, settings=_answer_settings(config)
-    )
+    settings = _answer_settings(config)
+    answerer = Answerer(queue, modes, prompts, lookup=lookup, settings=settings)
     status = partial(_status, queue, retrieval, link.restarted if link else "")
     services = Services(answerer, modes, queue.limits, status, keys.check)
-    web = _web_settings(config, host)
+    live = _live(config, services, queue, engine, retrieval)
+    own = _own_routes(config, live, retrieval)
     server = make_server(
-        create_app(services, web, _own_routes(config, modes, queue, retrieval)),
+        create_app(services, _web_settings(config, host), own),
         [place.socket],
         threads=config.server.running + config.server.waiting + SPARE_THREADS,
         gate=Gate(keys.check, config.server.max_body_bytes),
@@ -311,7 +318,7 @@ def _web_settings(config: Config, host: str) -> WebSettings:
     server = config.server
     own = {name.lower() for name in server.allowed_hosts}
     if not is_loopback(host):
-        own |= _own_names(host)
+        own |= own_names(host)
     rules = ChatRules(
         refuse_unknown=config.api.unknown_fields == "refuse",
         keep_alive_s=server.keep_alive_s,
@@ -324,31 +331,35 @@ def _web_settings(config: Config, host: str) -> WebSettings:
     )
 
 
+def _live(
+    config: Config,
+    services: Services,
+    queue: Queued,
+    engine: Paced,
+    retrieval: Retrieval | None,
+) -> web_page.Live:
+    return web_page.Live(
+        services.modes,
+        services.limits,
+        services.status,
+        queue.depth,
+        (config.server.running, config.server.waiting),
+        lambda: engine.decode_per_s,
+        lambda: retrieval.documents(services.modes) if retrieval else None,
+    )
+
+
 def _own_routes(
-    config: Config, modes: Modes, queue: Queued, retrieval: Retrieval | None
+    config: Config, live: web_page.Live, retrieval: Retrieval | None
 ) -> tuple[Route, ...]:
-    return web_ofa.routes(
-        modes,
-        queue.limits,
+    own = web_ofa.routes(
+        live.modes,
+        live.limits,
         name=byok.group_name(config.site),
         keyed=config.server.auth,
         inspector=retrieval.inspector if retrieval else None,
     )
-
-
-def _own_names(host: str) -> set[str]:
-    """Return what other machines of the site call this one, without asking a DNS."""
-    node = os.uname().nodename.lower()
-    names = {node, node.partition(".")[0]}
-    if host != "0.0.0.0":
-        return names | {host}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: only picks an interface
-            names.add(probe.getsockname()[0])
-        except OSError:
-            pass  # no route at all: then nobody calls us by an address either
-    return names
+    return (*own, *web_page.routes(live))
 
 
 def _notes(

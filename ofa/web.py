@@ -1,8 +1,8 @@
 """
 The HTTP face: one table of routes, one guard before all of them, JSON everywhere.
 
-Every route needs the key but the liveness probe; a path that isn't in the table is
-refused the same way, so nobody without a key learns which paths exist.
+Every route needs the key but the liveness probe and a page that tells nothing; a path
+that isn't in the table is refused the same way, so nobody without a key learns of it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Route:
     path: str
     methods: tuple[str, ...]
     handler: Handler
+    keyless: bool = False  # what it answers tells nothing of anything
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False  # `normal_path` does it, without a redirect
-    for route in (*_routes(services, settings), *more):
+    routes = (*_routes(services, settings), *more)
+    for route in routes:
         app.add_url_rule(
             route.path,
             endpoint=route.path,
@@ -125,7 +127,9 @@ def create_app(
     app.register_error_handler(OfaError, _refused)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _defect)
-    app.wsgi_app = _Entrance(app, settings.chat.clock)  # type: ignore[method-assign]
+    keyless = frozenset(route.path for route in routes if route.keyless)
+    clock = settings.chat.clock
+    app.wsgi_app = _Entrance(app, keyless, clock)  # type: ignore[method-assign]
     return app
 
 
@@ -133,7 +137,7 @@ def _routes(services: Services, settings: WebSettings) -> tuple[Route, ...]:
     models = _Models(services.modes, services.limits)
     chat = ChatRoute(services.answerer, services.modes, settings.chat)
     return (
-        Route(HEALTHZ, ("GET",), _healthz),
+        Route(HEALTHZ, ("GET",), _healthz, keyless=True),
         Route("/readyz", ("GET",), partial(_readyz, services.status)),
         Route("/v1/models", ("GET",), models.all),
         Route("/v1/models/<model>", ("GET",), models.one),
@@ -184,10 +188,13 @@ class _Models:
 class _Entrance:
     """The first thing a request meets: its path is put right, its clock started."""
 
-    def __init__(self, app: Flask, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, app: Flask, keyless: frozenset[str], clock: Callable[[], float]
+    ) -> None:
         self._inner: WSGIApplication = app.wsgi_app
         self._paths = app.url_map.bind("localhost")
         self._plain = {rule.rule for rule in app.url_map.iter_rules()}
+        self._keyless = keyless
         self._clock = clock
 
     def __call__(
@@ -196,7 +203,7 @@ class _Entrance:
         sent = environ.get("PATH_INFO", "")
         # The one spelling that needs no key: as sent, before anyone decoded it.
         target = str(environ.get("REQUEST_URI") or sent).partition("?")[0]
-        environ["ofa.is_probe"] = target == HEALTHZ
+        environ["ofa.is_open"] = target in self._keyless
         environ["ofa.elapsed"] = partial(_elapsed, self._clock, self._clock())
         environ["PATH_INFO"] = normal_path(sent, self._is_route)
         return self._inner(environ, start_response)
@@ -224,7 +231,7 @@ def _guard(check_key: CheckKey, settings: WebSettings) -> Response | None:
     check_origin(headers, settings.allowed_origins)
     if given.method == "OPTIONS" and _is_preflight(headers):
         return _nothing(preflight_headers(headers))
-    if given.environ["ofa.is_probe"] and given.method in ("GET", "HEAD"):
+    if given.environ["ofa.is_open"] and given.method in ("GET", "HEAD"):
         return None
     try:
         kept.key_id = check_key(headers)

@@ -71,8 +71,8 @@ def test_operations_have_names_of_their_own():
 
 def test_routes_are_the_documents_paths():
     """Each route with its methods is in the document, and no other."""
-    queue = SimpleNamespace(limits=lambda _: Limits(1000, 100))
-    app = create_app(services(), None, _own_routes(Config(), Modes(), queue, None))
+    live = SimpleNamespace(modes=Modes(), limits=lambda _: Limits(1000, 100))
+    app = create_app(services(), None, _own_routes(Config(), live, None))
     routes = {
         (re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule), method)
         for rule in app.url_map.iter_rules()
