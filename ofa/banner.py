@@ -98,7 +98,9 @@ def _steps(c: Connection) -> list[str]:
         number += 1
     where = "from the laptop" if c.tunnel else "from here"
     lines += [f'{number}. Check {where}; it answers {{"status":"ok"}}:']
-    lines += [f"     curl http://127.0.0.1:{c.local_port}/healthz", ""]
+    lines += [f"     curl http://127.0.0.1:{c.local_port}/healthz"]
+    lines += ["   In a browser there, documents, queue and a search are at:"]
+    lines += [f"     http://127.0.0.1:{c.local_port}/ofa", ""]
     lines += [f"{number + 1}. VS Code: where it runs on this machine:"]
     lines += ["     ofa byok write"]
     lines += ["   elsewhere (Remote-SSH too), there, as its chatLanguageModels.json:"]

@@ -16,6 +16,12 @@
     return made;
   }
 
+  // A message of the server's, with what it has in backticks as code.
+  function message(node, text) {
+    node.replaceChildren(...text.split("`").map((part, place) => (place % 2 ? make("code", part) : part)));
+    return node;
+  }
+
   class Refused extends Error {
     constructor(status, message) {
       super(message);
@@ -42,7 +48,7 @@
   // --- the door ----------------------------------------------------------------------
 
   function trouble(text) {
-    at("trouble").textContent = text;
+    message(at("trouble"), text);
     at("trouble").hidden = !text;
   }
 
@@ -129,7 +135,7 @@
 
   function showDocuments(retrieval) {
     const problems = retrieval ? retrieval.problems : ["Retrieval is off on this server."];
-    at("problems").replaceChildren(...problems.map((line) => make("li", line)));
+    at("problems").replaceChildren(...problems.map((line) => message(make("li"), line)));
     at("problems").hidden = !problems.length;
     at("search").querySelector("button").disabled = !retrieval || Boolean(searching);
     at("embedder").textContent = retrieval ? `Embedding model: ${retrieval.embedder.name || "none"} (${retrieval.embedder.state})` : "";
@@ -152,7 +158,9 @@
       name.scope = "row";
       row.append(name);
       const users = one.models.map((id) => id.replace(/^ofa-/, "")).join(", ");
-      const health = make("span", one.problem || (one.passages ? "sound" : "not built"), one.problem ? "badge bad" : one.passages ? "badge good" : "badge");
+      const state = one.problem ? "bad" : one.passages ? "good" : "";
+      const health = make("span", "", `badge ${state}`);
+      message(health, one.problem || (one.passages ? "sound" : "not built"));
       const cells = [number(one.passages), age(one.age_s), users || "all", health];
       cells.forEach((content, place) => {
         const cell = row.insertCell();
@@ -212,7 +220,7 @@
   function showReport(report) {
     const many = report.injected === 1 ? "1 passage" : `${report.injected} passages`;
     const budget = report.budget ? ` of ${number(report.budget.tokens)}` : "";
-    const why = report.reason.replace(/^\w+:? ?/, "");
+    const why = because(report.reason);
     at("summary").textContent = report.injected
       ? `${many} would be injected: ${number(report.tokens)}${budget} tokens${why ? `, ${why}` : ""}`
       : `Nothing would be injected: ${why || "nothing matched"}`;
@@ -224,9 +232,13 @@
       const name = layer.layer === "private" ? "your own documents" : report.collections.join(", ");
       if (layer.hits.length) parts.push(make("h3", `Found in ${name}`), list(layer.hits));
       else if (layer.nearest.length) parts.push(make("h3", `Nearest in ${name}`), list(layer.nearest));
-      else parts.push(make("h3", `Nothing in ${name}`), make("p", layer.reason, "section"));
+      else parts.push(make("h3", `Nothing in ${name}`), make("p", because(layer.reason) || "nothing matched", "section"));
     }
     at("results").replaceChildren(...parts);
+  }
+
+  function because(reason) {
+    return reason.replace(/^\w+:? ?/, "");
   }
 
   function shown(text) {
@@ -250,12 +262,17 @@
       item.append(
         line,
         make("div", hit.section || hit.title, "section"),
-        make("div", `score ${hit.score.toFixed(2)} · cosine ${hit.cosine.toFixed(2)}`, "scores"),
+        make("div", scores(hit), "scores"),
         more,
       );
       made.append(item);
     });
     return made;
+  }
+
+  function scores(hit) {
+    const cosine = hit.cosine ? ` · cosine ${hit.cosine.toFixed(2)}` : "";
+    return `score ${hit.score.toFixed(2)}${cosine}`;
   }
 
   look();

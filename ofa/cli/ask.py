@@ -10,6 +10,7 @@ import sys
 
 from ..client import SILENCE_S, Client, Streamed
 from ..errors import BadRequest
+from ..rag.cite import without_footer
 from .common import Subparsers, add_site_option, load_config, state_of
 from .running import add_key_file_option, key_of, server_port, url_here
 
@@ -76,8 +77,9 @@ def _ask(args: argparse.Namespace) -> int:
             if args.json:
                 _print_json(args.mode, answer)
             else:
-                _print_text(answer, at_once=args.no_stream)
-                _print_sources(answer, wanted=args.sources)
+                text = _print_text(answer, at_once=args.no_stream)
+                if args.sources or without_footer(text) == text:  # else it names them
+                    _print_sources(answer, wanted=args.sources)
     return 0
 
 
@@ -108,16 +110,19 @@ def _piped() -> str:
     return sys.stdin.read()
 
 
-def _print_text(answer: Streamed, *, at_once: bool) -> None:
-    last = ""
+def _print_text(answer: Streamed, *, at_once: bool) -> str:
+    """Print the answer, and return it as it came."""
+    pieces: list[str] = []
     for text in ["".join(answer)] if at_once else answer:
         shown = _harmless(text) if sys.stdout.isatty() else text
         print(shown, end="", flush=True)
-        last = text[-1:] or last
-    if last != "\n":
+        pieces.append(text)
+    whole = "".join(pieces)
+    if not whole.endswith("\n"):
         print()
     if answer.finish_reason == "length":
         print("ofa: cut at the limit of one answer's tokens", file=sys.stderr)
+    return whole
 
 
 def _print_sources(answer: Streamed, *, wanted: bool) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from ofa.chat import End, Text, Usage
 from ofa.cli.main import main
 from ofa.engine.base import Status
 
 from ..children import NOBODY, as_root_only
 from ..running import serving
-from ..web_fakes import KEY, FakeAnswerer, Site
+from ..web_fakes import KEY, FakeAnswerer, FakeReply, Site
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -364,3 +365,25 @@ def test_a_strangers_port_is_not_sent_the_key(home, capsys):
         with pytest.raises(BlockingIOError):  # nobody has even connected
             neighbour.accept()
     assert f"port {port} of this machine is held by" in capsys.readouterr().err
+
+
+def test_sources_in_the_answer_are_not_named_twice(home, capsys):
+    """Where a site lets answers end with them, that is the list."""
+    (home / "state").mkdir(mode=0o700)
+    key_file = home / "state" / ".ofa_api_key"
+    key_file.touch(mode=0o600)
+    key_file.write_text(f"{KEY}\n")
+    ended = Text("\n\nSources looked up: [1] `hpc/a,b.md`")
+    script = [Text("Hello"), ended, End("stop", Usage(7, 3))]
+    answerer = FakeAnswerer(
+        lambda chat: FakeReply(script), headers={"x-ofa-rag": SOURCES}
+    )
+    site = Site(answerer)
+    try:
+        assert main(["ask", "hpc", "x", "--url", f"{site.url}/v1"]) == 0
+    finally:
+        site.close()
+
+    out, err = capsys.readouterr()
+    assert out == "Hello\n\nSources looked up: [1] `hpc/a,b.md`\n"
+    assert "[1]" not in err

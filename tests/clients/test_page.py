@@ -115,7 +115,7 @@ def test_a_question_shows_what_the_model_would_see(page, client):
     assert "would be injected" in page.run(
         "document.querySelector('#summary').textContent"
     )
-    assert "hpc/slurm/after.md" in page.text and "cosine" in page.text
+    assert "hpc/slurm/after.md" in page.text and "score 1.00" in page.text
     assert "your own documents" in page.text
 
 
