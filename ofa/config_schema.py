@@ -253,7 +253,7 @@ class RagSection:
         None, "least similarity of a passage; unset: the embedder's own", low=-1, high=1
     )
     dense_weight: float = key(
-        0.3, "of meaning against words: 0 words only, 1 meaning only", low=0, high=1
+        0.4, "of meaning against words: 0 words only, 1 meaning only", low=0, high=1
     )
     private: bool = key(True, "your own indexed folders are searched as well")
     deadline_s: float = key(

@@ -36,9 +36,20 @@ def is_foam(path: str, text: str) -> bool:
     """Tell whether *text* is a dictionary: by its header, or its place in a case."""
     if _HEADER.search(text, 0, 4000):
         return True
-    parts = PurePosixPath(path).parts
-    placed = any(part in _CASE_FOLDERS for part in parts[:-1])
-    return placed and ";" in text and "." not in parts[-1].replace(".orig", "")
+    name = PurePosixPath(path).name
+    return in_case(path) and ";" in text and "." not in name.replace(".orig", "")
+
+
+def in_case(path: str) -> bool:
+    """Tell whether *path* stands where the files of a case do."""
+    return any(name in _CASE_FOLDERS for name in PurePosixPath(path).parts[:-1])
+
+
+def case_of(path: str) -> str:
+    """Return the folder of the case that *path* is of, or the file's own folder."""
+    folders = PurePosixPath(path).parts[:-1]
+    inside = next((n for n, name in enumerate(folders) if name in _CASE_FOLDERS), None)
+    return "/".join(folders[:inside])
 
 
 def foam(text: str, fits: Fits) -> Outline:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from . import chunk_foam
 from .document import Document
 from .read import MARKDOWN, Reader, refusal
 from .read_apart import Apart
@@ -105,7 +106,11 @@ class _Search:
         bare = dict(zip(pages, stripped, strict=True))
         for inner, document in taken:
             text = bare.get(inner, document.text)
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            # A case's dictionary is the answer to a question for that case, whichever
+            # other cases have the same one; what is shown twice is left out later.
+            case = chunk_foam.case_of(inner) if chunk_foam.in_case(inner) else ""
+            content = f"{case}\0{text}" if case else text
+            digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
             if digest in self.known or not text.strip():
                 why = "a copy of another file" if text.strip() else "empty"
                 self.found.skipped.append((inner, why))

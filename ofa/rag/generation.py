@@ -19,7 +19,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 
 from ..errors import OfaError
 from ..files import make_folder, write_file
+from . import chunk_foam
 from .arrays import pack, unpack
-from .lexical import Lexical
+from .lexical import Groups, Lexical
 from .passage import Passage
 
 SCHEMA = 1  # of the folder; another number is another version's, to be built again
@@ -107,9 +108,24 @@ class Generation:
         return self.manifest.collection
 
     @cached_property
+    def files(self) -> Groups:
+        """Which passages are of one document."""
+        return _grouped(passage.path for passage in self.passages)
+
+    @cached_property
+    def folders(self) -> Groups:
+        """Which passages are of one folder; of an OpenFOAM case all are one."""
+        return _grouped(chunk_foam.case_of(passage.path) for passage in self.passages)
+
+    @cached_property
     def pinned(self) -> tuple[int, ...]:
         """The rows that go first whatever is asked."""
         return tuple(row for row, one in enumerate(self.passages) if one.pinned)
+
+
+def _grouped(names: Iterable[str]) -> Groups:
+    numbers: dict[str, int] = {}
+    return Groups([numbers.setdefault(name, len(numbers)) for name in names])
 
 
 def write_generation(

@@ -8,9 +8,10 @@ module that names bm25s and Stemmer. Scores are BM25's own, 0 where no word matc
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,8 @@ from .arrays import pack, unpack
 # Occurrences of one text that are counted: a table of a million numbers must not
 # decide how much memory a build takes.
 MAX_WORDS_OF_TEXT = 4_000
+
+_K1, _B = 1.2, 0.75  # the usual ones
 
 # Spellings kept for the repair of typos, the most frequent first (about 20 MB).
 MAX_VOCABULARY = 200_000
@@ -51,6 +54,20 @@ class Columns:
     rows: NDArray[np.int32]
     starts: NDArray[np.int64]
     texts: int
+
+
+class Groups:
+    """Texts that belong together, pieces of a file or files of a folder: *of* says of
+    each text which group it is in, from 0 without a gap."""
+
+    def __init__(self, of: Sequence[int]) -> None:
+        self.of = np.asarray(of, dtype=np.int64)
+        sizes = np.bincount(self.of).astype(np.float32)
+        # As BM25 does for a text's length, in texts: a word says less of a large group.
+        self.damping = 1 - _B + _B * sizes / sizes.mean() if len(sizes) else sizes
+
+    def __len__(self) -> int:
+        return len(self.damping)
 
 
 class Lexical:
@@ -138,6 +155,29 @@ class Lexical:
                 total[columns.rows[part]] += columns.weights[part]
         return total
 
+    def group_scores(self, question: str, groups: Groups) -> NDArray[np.float32]:
+        """
+        Return for each text how well its group matches, whichever texts say what.
+
+        BM25 once more, over groups: a word's occurrences are what its texts' scores
+        come to, so that nothing is indexed twice.
+        """
+        total = np.zeros(len(groups), dtype=np.float32)
+        columns = self._columns
+        for word in tokens(question):
+            number = self._ids.get(word)
+            if number is None:
+                continue
+            part = slice(columns.starts[number], columns.starts[number + 1])
+            held = columns.weights[part] / _rarity(len(columns.rows[part]), len(self))
+            inside = np.bincount(
+                groups.of[columns.rows[part]], held, minlength=len(groups)
+            )
+            rarity = _rarity(int(np.count_nonzero(inside)), len(groups))
+            total += (rarity * inside / (inside + groups.damping)).astype(np.float32)
+        found: NDArray[np.float32] = total[groups.of]
+        return found
+
     def has_word(self, word: str) -> bool:
         """Tell whether some text holds *word*, in this or another ending."""
         low = word.lower()
@@ -184,6 +224,11 @@ def _are_words(*lists: object) -> bool:
     )
 
 
+def _rarity(having: int, of: int) -> float:
+    """Return a word's inverse document frequency as bm25s' "lucene" method has it."""
+    return math.log(1 + (of - having + 0.5) / (having + 0.5))
+
+
 def _columns(rows: list[list[int]], ids: Mapping[str, int]) -> Columns:
     if not ids:
         empty = np.zeros(0, dtype=np.int32)
@@ -195,7 +240,7 @@ def _columns(rows: list[list[int]], ids: Mapping[str, int]) -> Columns:
     # A text without a word still counts as one; bm25s wants an id there, so it gets
     # one that no question has.
     nothing = len(ids)
-    index = bm25s.BM25(k1=1.2, b=0.75, method="lucene", backend="numpy")
+    index = bm25s.BM25(k1=_K1, b=_B, method="lucene", backend="numpy")
     index.index(
         ([row or [nothing] for row in rows], {**ids, "": nothing}), show_progress=False
     )

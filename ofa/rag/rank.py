@@ -28,7 +28,14 @@ PREVIOUS_WEIGHT = 0.5
 # What the first collection's passages gain over the others', on a scale of 0 to 1: a
 # site's own notes go before general ones where both fit the question. As much is lost
 # with each tier of a place below the first.
-PRECEDENCE = 0.05
+PRECEDENCE = 0.1
+
+# What a passage's document and folder count beside its own score of 1: a question's
+# words often stand apart, in several pieces of a file or several files of a case.
+FILE_WEIGHT, FOLDER_WEIGHT = 0.3, 0.3
+_MOST = 1 + FILE_WEIGHT + FOLDER_WEIGHT
+# Files whose every piece is compared, if only the whole says that they fit.
+_WHOLE_FILES = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +44,8 @@ class Leg:
 
     generation: Generation
     words: Scores
+    files: Scores  # for each passage, its document's
+    folders: Scores
     cosines: Scores = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
     def with_cosines(self, vector: Scores) -> Leg:
@@ -68,9 +77,12 @@ def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
     pools = [_pool(leg) for leg in legs]
     dense = any(leg.cosines.size for leg in legs)
     weight = dense_weight if dense else 0.0
-    most = max(
-        (leg.words[p].max(initial=0) for leg, p in zip(legs, pools, strict=True))
-    )
+    most = [
+        max(scores.max(initial=0) for scores in side) or 1.0
+        for side in zip(
+            *((leg.words, leg.files, leg.folders) for leg in legs), strict=True
+        )
+    ]
     low, high = _bounds(legs, pools)
     for place, (leg, pool) in enumerate(zip(legs, pools, strict=True)):
         bonus = PRECEDENCE if place == 0 and len(legs) > 1 else 0.0
@@ -78,8 +90,11 @@ def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
             passage = leg.generation.passages[row]
             cosine = float(leg.cosines[row]) if leg.cosines.size else 0.0
             near = (cosine - low) / (high - low) if leg.cosines.size else 0.0
-            alike = float(leg.words[row]) / most if most else 0.0
+            alike = float(leg.words[row]) / most[0]
             score = weight * near + (1 - weight) * alike
+            score += FILE_WEIGHT * float(leg.files[row]) / most[1]
+            score += FOLDER_WEIGHT * float(leg.folders[row]) / most[2]
+            score /= _MOST
             first = bonus - PRECEDENCE * (passage.tier - 1)
             order = (not passage.pinned, -(score + first), place, int(row))
             before, after = _beside(leg.generation.passages, int(row))
@@ -104,7 +119,14 @@ def _pool(leg: Leg) -> NDArray[np.intp]:
     rows = {int(row) for row in _best(leg.words) if leg.words[row] > 0}
     rows |= {int(row) for row in _best(leg.cosines)}
     rows.update(leg.generation.pinned)
+    rows.update(_of_best_files(leg))
     return np.array(sorted(rows), dtype=np.intp)
+
+
+def _of_best_files(leg: Leg) -> list[int]:
+    """Return the rows of the documents that fit best as a whole."""
+    best = np.unique(leg.files[leg.files > 0])[-_WHOLE_FILES:]
+    return np.flatnonzero(np.isin(leg.files, best)).tolist() if len(best) else []
 
 
 def _best(scores: Scores) -> NDArray[np.intp]:

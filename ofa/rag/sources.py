@@ -46,7 +46,7 @@ class Place:
     globs: tuple[str, ...] = ("**/*",)
     exclude: tuple[str, ...] = ()
     pinned: tuple[str, ...] = ()
-    max_file_kb: int = 256
+    max_file_kb: int = 512
     max_document_mb: int = 64
     max_files_per_folder: int = 400
     max_files_below: int = 10_000

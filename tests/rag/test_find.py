@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ofa.rag.find import find
-from ofa.rag.sources import Collection, Place
+from ofa.rag.sources import Collection, Place, one_folder
 
 
 def place(root, **changes):
@@ -302,3 +302,19 @@ def test_the_sum_of_a_place_follows_its_content(tmp_path):
     sums.add(find(place(tmp_path), {}).places[0].sha256)
 
     assert len(sums) == 3
+
+
+def test_a_dictionary_that_two_cases_share_is_taken_for_each(tmp_path):
+    """Who asks for a case's file gets that case's; within a case a copy is a copy."""
+    for case in ("a/cavity", "b/cavityGrade"):
+        folder = tmp_path / case / "constant"
+        folder.mkdir(parents=True)
+        (folder / "transportProperties").write_text("nu 0.01;\n")
+    (tmp_path / "a/cavity/constant/copy").write_text("nu 0.01;\n")
+
+    found = find(one_folder("openfoam", tmp_path), {})
+
+    assert [document.path for document in found.documents] == [
+        "a/cavity/constant/copy",
+        "b/cavityGrade/constant/transportProperties",
+    ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofa.rag.lexical import Lexical, tokens
+from ofa.rag.lexical import Groups, Lexical, tokens
 from ofa.rag.typos import Nearest, edits
 
 TEXTS = [
@@ -216,3 +216,39 @@ def test_one_huge_text_is_bounded():
 
     assert int(index.scores("solver").argmax()) == 1
     assert len(index.dump()["rows.npy"]) < 100_000
+
+
+# --- groups -------------------------------------------------------------------------
+
+
+def test_words_that_stand_apart_in_a_group_count_together():
+    """Of two files the one that has both words, though no piece of it has both."""
+    texts = ["wall time of jobs", "memory of nodes", "wall of stone", "flat sand"]
+    lexical, groups = Lexical.build(texts), Groups([0, 0, 1, 1])
+
+    scores = lexical.group_scores("wall memory", groups)
+
+    assert scores[0] == scores[1] > scores[2] == scores[3] > 0
+
+
+def test_a_large_group_is_not_better_for_being_large():
+    """A word among much else says less, as in a text; unknown words say nothing."""
+    texts = ["gamma", "gamma", *["filler"] * 6]
+    lexical, groups = Lexical.build(texts), Groups([0, 1, 1, 1, 1, 1, 1, 1])
+
+    scores = lexical.group_scores("gamma", groups)
+
+    assert scores[0] > scores[1] == scores[7] > 0
+    assert not lexical.group_scores("unheard", groups).any()
+    assert len(Lexical.build([]).group_scores("gamma", Groups([]))) == 0
+
+
+def test_groups_of_one_text_rank_as_texts_do():
+    """The same formula, one level up."""
+    texts = ["alpha beta", "alpha", "beta beta beta gamma", "delta"]
+    lexical = Lexical.build(texts)
+
+    grouped = lexical.group_scores("alpha beta", Groups(range(4)))
+
+    assert grouped.argsort()[::-1][0] == lexical.scores("alpha beta").argmax() == 0
+    assert grouped[3] == 0

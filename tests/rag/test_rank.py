@@ -1,5 +1,7 @@
 """Which rows are compared at all: each side's best, and those that are pinned."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,8 @@ def leg(words, *, pinned=()):
     about = Manifest("hpc", "", "", "", 1, "", "", len(words))
     vectors = np.ones((len(words), 1), dtype=np.float32)
     generation = Generation("g", about, passages, vectors, Lexical.build([]))
-    return Leg(generation, np.asarray(words, dtype=np.float32))
+    scores = np.asarray(words, dtype=np.float32)
+    return Leg(generation, scores, np.zeros_like(scores), np.zeros_like(scores))
 
 
 def found(legs, most=POOL):
@@ -45,3 +48,28 @@ def test_pinned_rows_come_first_however_they_score():
     scores = np.linspace(2, 1, 500)
 
     assert found(leg(scores, pinned=(499, 250)), most=3) == [250, 499, 0]
+
+
+def test_of_equal_passages_the_one_in_the_fitting_file_is_first():
+    """And of those the one in the fitting folder: what stands around it tells."""
+    alike = leg([1.0, 1.0, 1.0])
+    whole = replace(
+        alike,
+        files=np.array([0, 1, 1], dtype=np.float32),
+        folders=np.array([0, 0, 1], dtype=np.float32),
+    )
+
+    assert found(alike) == [0, 1, 2]
+    assert found(whole) == [2, 1, 0]
+
+
+def test_all_pieces_of_a_fitting_file_are_compared():
+    """Also one that by itself is behind thousands of others."""
+    scores = np.linspace(2, 1, 500).astype(np.float32)
+    files = np.zeros(500, dtype=np.float32)
+    files[499] = 5
+
+    hits = found(replace(leg(scores), files=files), most=500)
+
+    assert 499 in hits
+    assert 498 not in hits
