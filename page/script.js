@@ -16,10 +16,17 @@
     return made;
   }
 
+  // Only what has changed is put in anew: a selection stays, and nothing is read out twice.
+  function renew(node, ...parts) {
+    const made = make("div");
+    made.append(...parts);
+    if (made.textContent !== node.textContent) node.replaceChildren(...made.childNodes);
+    return node;
+  }
+
   // A message of the server's, with what it has in backticks as code.
   function message(node, text) {
-    node.replaceChildren(...text.split("`").map((part, place) => (place % 2 ? make("code", part) : part)));
-    return node;
+    return renew(node, ...text.split("`").map((part, place) => (place % 2 ? make("code", part) : part)));
   }
 
   class Refused extends Error {
@@ -67,8 +74,10 @@
 
   at("door").addEventListener("submit", (event) => {
     event.preventDefault();
-    key = at("key").value.trim();
+    const typed = at("key").value.trim();
     at("key").value = "";
+    if (!/^[\x21-\x7e]+$/.test(typed)) return trouble("This is no key: `ofa key show` prints it.");
+    key = typed;
     look();
   });
   at("forget").addEventListener("click", () => lock(""));
@@ -101,9 +110,9 @@
     at("door").hidden = true;
     at("inside").hidden = false;
     at("forget").hidden = !key;
-    at("state").textContent = told.ready ? "ready" : told.reason || "not ready";
+    renew(at("state"), told.ready ? "ready" : told.reason || "not ready");
     at("state").className = told.ready ? "badge good" : "badge bad";
-    at("model").textContent = told.engine.model;
+    renew(at("model"), told.engine.model);
     showModes(told.models);
     showNow(told);
     showDocuments(told.retrieval);
@@ -126,7 +135,7 @@
       ["Writes", speed(engine.decode_per_s)],
       ["Context", `${number(engine.context_tokens)} tokens`],
     ];
-    at("now").replaceChildren(...rows.map(([name, value]) => {
+    renew(at("now"), ...rows.map(([name, value]) => {
       const row = make("div");
       row.append(make("dt", name), make("dd", value));
       return row;
@@ -135,11 +144,12 @@
 
   function showDocuments(retrieval) {
     const problems = retrieval ? retrieval.problems : ["Retrieval is off on this server."];
-    at("problems").replaceChildren(...problems.map((line) => message(make("li"), line)));
+    renew(at("problems"), ...problems.map((line) => message(make("li"), line)));
     at("problems").hidden = !problems.length;
     at("search").querySelector("button").disabled = !retrieval || Boolean(searching);
-    at("embedder").textContent = retrieval ? `Embedding model: ${retrieval.embedder.name || "none"} (${retrieval.embedder.state})` : "";
-    at("collections").replaceChildren(...(retrieval ? [table(retrieval.collections)] : []));
+    const { name, state } = retrieval ? retrieval.embedder : {};
+    renew(at("embedder"), retrieval ? `Embedding model: ${name || "none"} (${state})` : "");
+    renew(at("collections"), ...(retrieval ? [table(retrieval.collections)] : []));
   }
 
   function table(collections) {

@@ -18,7 +18,7 @@ from .generation import Generation
 WAIT_S = 1.0  # for another's look to end
 
 
-class Looked(Protocol):
+class Served(Protocol):
     """A `Shelf`, or several as one."""
 
     def generation(self, collection: str) -> Generation | None:
@@ -81,7 +81,7 @@ class Checkup:
 
 
 def health(
-    shelf: Looked, names: Iterable[str] = (), *, private: bool = False
+    shelf: Served, names: Iterable[str] = (), *, private: bool = False
 ) -> list[Health]:
     """Return how the collections *names* are, and whatever else is on the *shelf*."""
     found = []

@@ -106,6 +106,29 @@ def test_a_wrong_key_is_said_and_another_one_can_be_tried(page, client):
     assert page.run("document.querySelector('#trouble').hidden")
 
 
+def test_what_is_no_key_is_not_sent(page):
+    """A browser could not put it into a header, and would blame the server."""
+    enter(page, "ключ")
+    page.wait("!document.querySelector('#trouble').hidden")
+
+    assert "no key" in page.text
+    sent = [request["headers"] for request in page.requested]
+    assert not any("Authorization" in headers for headers in sent)
+
+
+def test_it_follows_the_server_and_leaves_what_is_the_same(page, client):
+    """A line that somebody marks to copy it stays; what changed is shown."""
+    enter(page, client.key)
+    page.wait(INSIDE)
+    page.run("window.kept = document.querySelector('#problems, #now').firstChild")
+    page.run("document.querySelector('#state').textContent = 'old'")
+
+    page.run("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait("document.querySelector('#state').textContent === 'ready'")
+
+    assert page.run("window.kept.isConnected")
+
+
 def test_a_question_shows_what_the_model_would_see(page, client):
     """The fenced text, where it is from, scores, and the user's own documents."""
     search(page, client, QUESTION)
