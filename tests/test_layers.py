@@ -12,7 +12,7 @@ PACKAGE = ROOT / "ofa"
 
 # Lowest first: a module may import from its own level's package and from below.
 LEVELS = (
-    ("errors", "chat", "files", "jsonc", "shipped", "progress", "web_guard"),
+    ("errors", "chat", "files", "heavy", "jsonc", "shipped", "progress", "web_guard"),
     ("engine.base", "rag.passage", "state", "protocols.frames", "toolcalls"),
     ("config", "auth", "ports", "engine.text"),
     ("modes",),

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..heavy import LOADING
 
 Vectors = NDArray[np.float32]
 
@@ -141,9 +142,11 @@ class Embedder:
 
     def _ready(self) -> Any:  # noqa: ANN401 - a SentenceTransformer, which is untyped
         if self._model is None:
-            self._model = _load(self.folder)
             ids = self._tokenizer.encode(_PROBE).ids  # as it stands: without a prefix
-            self._is_direct = _agrees(self._model, ids, self._threads)
+            with LOADING:
+                model = _load(self.folder)
+                self._is_direct = _agrees(model, ids, self._threads)
+            self._model = model
         return self._model
 
 

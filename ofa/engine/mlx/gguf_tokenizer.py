@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
+from ...heavy import LOADING
 from .gguf_file import GgufFile
 
 # The class that AutoTokenizer would find, after reading the whole file slowly: 20 s
@@ -39,12 +40,13 @@ def write_tokenizer(file: GgufFile, folder: Path, *, architecture: str) -> None:
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
-    import transformers
-
     try:
-        tokenizer = getattr(transformers, _CLASSES[architecture]).from_pretrained(
-            str(file.path.parent), gguf_file=file.path.name, local_files_only=True
-        )
+        with LOADING:
+            import transformers
+
+            tokenizer = getattr(transformers, _CLASSES[architecture]).from_pretrained(
+                str(file.path.parent), gguf_file=file.path.name, local_files_only=True
+            )
     except (ValueError, KeyError, OSError, ImportError, NotImplementedError) as exc:
         raise ConfigError(
             f"{file.path.name}: its tokenizer can't be rebuilt: {exc}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError
+from ...heavy import LOADING
 from .blas import load_blas
 from .memory import KvShape, available_bytes
 from .vocabulary import Tokenizer
@@ -180,13 +181,14 @@ def load(model: str) -> Loaded:
         model = str(Path(model).expanduser())
     check_version()
     log.info("%s", load_blas())  # nothing gets between MLX and its BLAS later on
-    mlx_lm = _imported()
-    import mlx.core as mx
-    from mlx_lm.utils import dequantize_model, hf_repo_to_path
+    with LOADING:
+        mlx_lm = _imported()
+        import mlx.core as mx
+        from mlx_lm.utils import dequantize_model, hf_repo_to_path
 
-    lm, tokenizer, config = mlx_lm.load(
-        model, lazy=True, return_config=True, trust_remote_code=False
-    )
+        lm, tokenizer, config = mlx_lm.load(
+            model, lazy=True, return_config=True, trust_remote_code=False
+        )
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
     if on_cpu and _fits_as_float32(lm):
         lm = dequantize_model(lm)
