@@ -26,7 +26,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-sys.exit("; ".join(wrong))
+sys.exit("; ".join(wrong) or 0)
 """
 
 
