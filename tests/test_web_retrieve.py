@@ -229,7 +229,7 @@ def test_a_third_at_a_time_is_refused_and_chats_go_on(folders, opened):
 
 def test_the_log_has_nothing_of_the_question(folders, opened, caplog):
     """Counts and names only, as for chats."""
-    with caplog.at_level("DEBUG"):
+    with caplog.at_level("DEBUG"), caplog.at_level("INFO", "ofa.access"):
         ask(opened(inspector_of(folders)), model="hpc", q="a tulip named Zebedee?")
 
     assert "mode=hpc" in caplog.text
