@@ -128,16 +128,17 @@ def _outcomes(
     outcomes = []
     for number, one in enumerate(bench, 1):
         mode = modes.pick(one.mode)
-        outcomes.append(_outcome(one, mode, retriever, embedder, rag))
+        outcomes.append(outcome(one, mode, retriever, embedder, rag))
         progress("questions", number, len(bench))
     for name, why in shelf.problems.items():
         print(f"{name}: {why}", file=sys.stderr)
     return outcomes
 
 
-def _outcome(
+def outcome(
     one: Asked, mode: Mode, retriever: Retriever, embedder: Embedder, rag: RagSection
 ) -> Outcome:
+    """Return what comes of a question: search as a server does, and cut to its room."""
     began = time.perf_counter()
     question = question_of(one.chat)
     if question is None:
