@@ -68,6 +68,27 @@ class Reply(Protocol):
         """
 
 
+class Around:
+    """What stands around a reply and reads it: a subclass says what it makes of it."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    @property
+    def patient(self) -> bool:
+        """Whether the inner reply is."""
+        return self._reply.patient
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """What the inner reply tells."""
+        return self._reply.told
+
+    def close(self) -> None:
+        """Stop the inner reply."""
+        self._reply.close()
+
+
 class Engine(Protocol):
     """Anything that can continue a chat."""
 

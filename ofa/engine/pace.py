@@ -6,10 +6,10 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..chat import Call, Chat, End, Event, Text, Thought
-from .base import Engine, Limits, Reply, Status
+from .base import Around, Engine, Limits, Reply, Status
 
 _KEPT = 32  # answers: the machine as it is now, with so many at a time
 _LEAST_TOKENS = 8  # fewer are over before they tell anything
@@ -61,26 +61,16 @@ class Paced:
             self._paces.append(per_s)
 
 
-class _Timed:
+class _Timed(Around):
     """A reply that tells its pace from its first text to its end."""
 
     def __init__(
         self, reply: Reply, choices: int, note: Callable[[float], None], clock: Clock
     ) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._choices = choices
         self._note = note
         self._clock = clock
-
-    @property
-    def patient(self) -> bool:
-        """Whether the reply is."""
-        return self._reply.patient
-
-    @property
-    def told(self) -> Mapping[str, str]:
-        """What the reply tells."""
-        return self._reply.told
 
     def __iter__(self) -> Iterator[Event]:
         began_s: float | None = None
@@ -93,10 +83,6 @@ class _Timed:
             elif isinstance(event, End) and event.last and is_text and began_s:
                 self._note_end(event, self._clock() - began_s)
             yield event
-
-    def close(self) -> None:
-        """Stop the work behind the reply."""
-        self._reply.close()
 
     def _note_end(self, end: End, seconds: float) -> None:
         tokens = end.usage.completion_tokens if end.usage else 0

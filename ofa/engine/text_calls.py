@@ -7,14 +7,14 @@ Knows events and `toolcalls`; no engine. What comes out may have `Failed` among 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from ..chat import Call, Chat, End, Event, Logprob, Text, Tool
 from ..toolcalls.base import Failed, Found
 from ..toolcalls.reader import Piece, Reader
-from .base import Reply
+from .base import Around, Reply
 
 
 def offered(chat: Chat) -> tuple[Tool, ...]:
@@ -36,7 +36,7 @@ class Unsettled:
     index: int = 0
 
 
-class TextCalls:
+class TextCalls(Around):
     """
     *reply* with the calls that its text holds; *reader* makes a reader for a choice.
 
@@ -47,29 +47,15 @@ class TextCalls:
     def __init__(
         self, reply: Reply, reader: Callable[[], Reader], *, texts: bool = True
     ) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._reader = reader
         self._texts = texts
         self._choices: dict[int, _Choice] = {}
-
-    @property
-    def patient(self) -> bool:
-        """Whether the inner reply is."""
-        return self._reply.patient
-
-    @property
-    def told(self) -> Mapping[str, str]:
-        """What the inner reply tells."""
-        return self._reply.told
 
     def __iter__(self) -> Iterator[Event]:
         for event in self._reply:
             # `Failed` among them is between us and `Careful` alone.
             yield from cast("Iterable[Event]", self._read(event))
-
-    def close(self) -> None:
-        """Stop the inner reply."""
-        self._reply.close()
 
     def _read(self, event: Event | Failed | Unsettled) -> Iterator[Event | Failed]:
         match event:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..chat import Chat, End, Event, Text
-from ..engine.base import Reply
+from ..engine.base import Around, Reply
 from .fence import LABEL_CHARS, PATH_CHARS, one_line
 from .passage import Passage
 
@@ -79,22 +79,12 @@ def takes_footer(chat: Chat) -> bool:
     return chat.output is None and chat.logprobs is None and not chat.sampling.stop
 
 
-class Cited:
+class Cited(Around):
     """A reply whose every complete answer ends with *footer*."""
 
     def __init__(self, reply: Reply, footer: str) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._footer = footer
-
-    @property
-    def patient(self) -> bool:
-        """Whether the reply is."""
-        return self._reply.patient
-
-    @property
-    def told(self) -> Mapping[str, str]:
-        """What the reply tells."""
-        return self._reply.told
 
     def __iter__(self) -> Iterator[Event]:
         said: dict[int, list[str]] = {}
@@ -104,10 +94,6 @@ class Cited:
             elif isinstance(event, End) and _is_whole(event, said):
                 yield Text(self._footer, event.index)
             yield event
-
-    def close(self) -> None:
-        """Stop the work behind the reply."""
-        self._reply.close()
 
 
 def _is_whole(end: End, said: Mapping[int, Sequence[str]]) -> bool:
