@@ -11,7 +11,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -148,11 +148,8 @@ class Lexical:
     def scores(self, question: str) -> NDArray[np.float32]:
         """Return each text's score, to be compared within one question only."""
         total = np.zeros(len(self), dtype=np.float32)
-        columns = self._columns
-        for word in tokens(question):
-            if (number := self._ids.get(word)) is not None:
-                part = slice(columns.starts[number], columns.starts[number + 1])
-                total[columns.rows[part]] += columns.weights[part]
+        for rows, weights in self._matches(question):
+            total[rows] += weights
         return total
 
     def group_scores(self, question: str, groups: Groups) -> NDArray[np.float32]:
@@ -163,20 +160,23 @@ class Lexical:
         come to, so that nothing is indexed twice.
         """
         total = np.zeros(len(groups), dtype=np.float32)
-        columns = self._columns
-        for word in tokens(question):
-            number = self._ids.get(word)
-            if number is None:
-                continue
-            part = slice(columns.starts[number], columns.starts[number + 1])
-            held = columns.weights[part] / _rarity(len(columns.rows[part]), len(self))
-            inside = np.bincount(
-                groups.of[columns.rows[part]], held, minlength=len(groups)
-            )
+        for rows, weights in self._matches(question):
+            held = weights / _rarity(len(rows), len(self))
+            inside = np.bincount(groups.of[rows], held, minlength=len(groups))
             rarity = _rarity(int(np.count_nonzero(inside)), len(groups))
             total += (rarity * inside / (inside + groups.damping)).astype(np.float32)
         found: NDArray[np.float32] = total[groups.of]
         return found
+
+    def _matches(
+        self, question: str
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
+        """Yield for each word of *question* which texts hold it, and their scores."""
+        columns = self._columns
+        for word in tokens(question):
+            if (number := self._ids.get(word)) is not None:
+                part = slice(columns.starts[number], columns.starts[number + 1])
+                yield columns.rows[part], columns.weights[part]
 
     def has_word(self, word: str) -> bool:
         """Tell whether some text holds *word*, in this or another ending."""

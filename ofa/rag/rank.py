@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,12 +66,14 @@ def ranked(
     Pinned passages come first. A text is shown once, a file at most *max_per_file*
     times.
     """
-    scored = sorted(_fused(legs, dense_weight), key=lambda entry: entry[0])
-    hits = (hit for _, hit in scored)
-    return tuple(_thinned(hits, max_per_file, max_hits))
+    scored = sorted(_fused(legs, dense_weight))
+    hits = (_hit(legs[entry[2]], entry) for entry in scored)  # of what is looked at
+    return tuple(islice(_thinned(hits, max_per_file), max_hits))
 
 
-Entry = tuple[tuple[bool, float, int, int], Hit]
+# What is not pinned, its score with precedence (negative), leg and row: the order. Then
+# the score alone.
+Entry = tuple[bool, float, int, int, float]
 
 
 def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
@@ -86,19 +89,26 @@ def _fused(legs: Sequence[Leg], dense_weight: float) -> Iterator[Entry]:
     low, high = _bounds(legs, pools)
     for place, (leg, pool) in enumerate(zip(legs, pools, strict=True)):
         bonus = PRECEDENCE if place == 0 and len(legs) > 1 else 0.0
-        for row in pool:
+        for row in map(int, pool):
             passage = leg.generation.passages[row]
-            cosine = float(leg.cosines[row]) if leg.cosines.size else 0.0
-            near = (cosine - low) / (high - low) if leg.cosines.size else 0.0
+            near = (_cosine(leg, row) - low) / (high - low) if leg.cosines.size else 0.0
             alike = float(leg.words[row]) / most[0]
             score = weight * near + (1 - weight) * alike
             score += FILE_WEIGHT * float(leg.files[row]) / most[1]
             score += FOLDER_WEIGHT * float(leg.folders[row]) / most[2]
             score /= _MOST
             first = bonus - PRECEDENCE * (passage.tier - 1)
-            order = (not passage.pinned, -(score + first), place, int(row))
-            before, after = _beside(leg.generation.passages, int(row))
-            yield order, Hit(passage, float(score), cosine, int(row), before, after)
+            yield not passage.pinned, -(score + first), place, row, float(score)
+
+
+def _hit(leg: Leg, entry: Entry) -> Hit:
+    *_, row, score = entry
+    passages = leg.generation.passages
+    return Hit(passages[row], score, _cosine(leg, row), row, *_beside(passages, row))
+
+
+def _cosine(leg: Leg, row: int) -> float:
+    return float(leg.cosines[row]) if leg.cosines.size else 0.0
 
 
 def _beside(
@@ -154,19 +164,17 @@ def _bounds(
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
-def _thinned(hits: Iterator[Hit], max_per_file: int, max_hits: int) -> Iterator[Hit]:
+def _thinned(hits: Iterator[Hit], max_per_file: int) -> Iterator[Hit]:
     texts: set[str] = set()
     files: Counter[tuple[str, str]] = Counter()
-    shown = 0
     for hit in hits:
         file = (hit.passage.collection, hit.passage.path)
         text = _content(hit.passage)
         full = files[file] >= max_per_file and not hit.passage.pinned
-        if text in texts or full or shown >= max_hits:
+        if text in texts or full:
             continue
         texts.add(text)
         files[file] += 1
-        shown += 1
         yield hit
 
 
