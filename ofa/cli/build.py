@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..errors import ConfigError
-from ..rag.build import Built, Workshop, build
+from ..rag.build import STORE, Built, Workshop, build
 from ..rag.plan import Planned, plan
 from ..rag.sources import (
     Collection,
@@ -21,8 +21,6 @@ from ..rag.sources import (
 from ..retrieval import INDEX, make_embedder
 from .common import Subparsers, add_site_option, load_config, state_of
 from .steps import duration, steps
-
-STORE = "chroma"  # chromadb's folder, beside the collections
 
 
 def add(commands: Subparsers[argparse.ArgumentParser]) -> None:

@@ -18,7 +18,7 @@ from ..config import Config
 from ..config_schema import RagSection
 from ..errors import ConfigError, OfaError
 from ..modes import SEED_MODES, Mode, Modes, with_changes
-from ..rag.build import Workshop, build
+from ..rag.build import STORE, Workshop, build
 from ..rag.embed import Embedder
 from ..rag.evaluate import (
     Asked,
@@ -39,7 +39,6 @@ from ..rag.sources import Collection, one_folder
 from ..retrieval import make_embedder, search_settings
 from .common import Subparsers, add_site_option, load_config, state_of
 
-_STORE = "chroma"
 _EVAL = "eval"  # in the state folder; an index a corpus
 # A person waits for the figures; a server would give up earlier, and that is no
 # property of what it finds.
@@ -106,7 +105,7 @@ def _indexed(corpora: Path, embedder: Embedder, progress: Progress) -> Shelf:
         raise ConfigError(f"--corpora {corpora}: it has no folder in it")
     name = hashlib.sha256(str(corpora.resolve()).encode()).hexdigest()[:16]
     place = state_of().folder(_EVAL) / name
-    build(wanted, Workshop(place / _STORE, place, embedder, progress=progress))
+    build(wanted, Workshop(place / STORE, place, embedder, progress=progress))
     return Shelf(place)
 
 

@@ -39,6 +39,8 @@ from .store import Row, Store
 BATCH = 256  # chunks embedded between two writes: what an interruption loses
 
 # Called with what is going on, how much of it is done, and how much there is.
+STORE = "chroma"  # chromadb's folder, beside the collections
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -158,7 +160,7 @@ def _cut(
     rows: list[Row] = []
     known: set[str] = set()
     for done, document in enumerate(documents, 1):
-        for piece in _chunks(document, workshop.embedder):
+        for piece in chunks(document, workshop.embedder):
             row = _row(document, piece, workshop.embedder.fingerprint)
             if row.id in known:
                 continue
@@ -169,7 +171,8 @@ def _cut(
     return passages, rows
 
 
-def _chunks(document: Document, embedder: Embedder) -> list[Chunk]:
+def chunks(document: Document, embedder: Embedder) -> list[Chunk]:
+    """Return the chunks of *document* as *embedder* can read them."""
     return chunk(document, count=embedder.count_tokens, window=embedder.window)
 
 

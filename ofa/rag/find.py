@@ -101,8 +101,8 @@ class _Search:
                 self.found.skipped.append((inner, str(exc)))
         total = hashlib.sha256()
         count = 0
-        pages = [inner for inner, document in taken if _is_page(inner, document)]
-        stripped = without_repeated([d.text for i, d in taken if _is_page(i, d)])
+        pages = {i: document.text for i, document in taken if _is_page(i, document)}
+        stripped = without_repeated([*pages.values()])
         bare = dict(zip(pages, stripped, strict=True))
         for inner, document in taken:
             text = bare.get(inner, document.text)

@@ -36,6 +36,9 @@ PRIVATE_SHARE = 0.4
 _SETS = 3
 
 
+Pair = tuple[Found, Found]  # in the shared and in the user's own collections
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much may be injected for one question."""
@@ -103,14 +106,13 @@ class Lookup:
         too long all the same gets it with half of them, then fewer, then as it was.
         """
         reasons: list[str] = []
-        found: list[Found] = []  # of both kinds, once it was looked for
+        found: list[Pair] = []  # once it was looked for
 
         def make(question: Question, tag: str, room: int) -> Block | None:
             if not found:
-                words = (question.text, question.previous)
-                found.append(self._retriever.find(mode.collections, *words))
-                found.append(self._retriever.find_private(*words))
-            made = self._make(mode, *found, tag=tag, room_tokens=room)
+                found.append(self._find(mode, question))
+            budget = self._budget()
+            made = self._make(mode, found[0], budget, tag=tag, room_tokens=room)
             reasons.append(made.reason)
             return made.block
 
@@ -127,16 +129,20 @@ class Lookup:
 
     def preview(self, mode: Mode, question: Question) -> Preview:
         """Return what *question* would bring into a chat that has room for it."""
+        found, budget = self._find(mode, question), self._budget()
+        made = self._make(mode, found, budget, tag="", room_tokens=sys.maxsize)
+        return Preview(*found, made, budget)
+
+    def _find(self, mode: Mode, question: Question) -> Pair:
+        """Return what there is in the shared and in the user's own collections."""
         words = (question.text, question.previous)
         shared = self._retriever.find(mode.collections, *words)
-        private = self._retriever.find_private(*words)
-        made = self._make(mode, shared, private, tag="", room_tokens=sys.maxsize)
-        return Preview(shared, private, made, self._budget())
+        return shared, self._retriever.find_private(*words)
 
     def _make(
-        self, mode: Mode, shared: Found, private: Found, *, tag: str, room_tokens: int
+        self, mode: Mode, found: Pair, budget: Budget, *, tag: str, room_tokens: int
     ) -> Made:
-        budget = self._budget()
+        shared, private = found
         allowed = min(budget.max_tokens, room_tokens)
         while passages := self._select(shared, private, budget, allowed):
             made = self._fenced(mode, passages, tag)

@@ -11,9 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .build import Workshop
-from .chunk import chunk
-from .document import Document
+from .build import Workshop, chunks
 from .find import FoundPlace, find
 from .generation import IndexDamaged, Manifest, current_folder, open_generation
 from .sources import Collection
@@ -56,7 +54,8 @@ def _planned(collection: Collection, workshop: Workshop) -> tuple[Planned, list[
     found = find(collection, workshop.env, private=workshop.private)
     sizes = [len(document.text) for document in found.documents]
     sample = found.documents[:: max(1, len(sizes) // _SAMPLE)]
-    texts = [text for document in sample for text in _cut(document, workshop)]
+    cut = [piece for one in sample for piece in chunks(one, workshop.embedder)]
+    texts = [piece.index for piece in cut]
     letters = sum(len(document.text) for document in sample)
     each = len(texts) / letters if letters else 0.0
     known = _known(workshop, collection.name)
@@ -73,12 +72,6 @@ def _planned(collection: Collection, workshop: Workshop) -> tuple[Planned, list[
         fresh=round(each * changed),
     )
     return one, texts
-
-
-def _cut(document: Document, workshop: Workshop) -> list[str]:
-    embedder = workshop.embedder
-    cut = chunk(document, count=embedder.count_tokens, window=embedder.window)
-    return [piece.index for piece in cut]
 
 
 def _known(workshop: Workshop, name: str) -> set[tuple[str, str]]:

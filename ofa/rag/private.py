@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import ConfigError, OfaError
 from ..files import make_folder, read_own, write_file
-from .build import Built, Progress, Workshop, build
+from .build import STORE, Built, Progress, Workshop, build
 from .embed import Embedder
 from .generation import retire
 from .shelf import Shelf
@@ -124,13 +124,13 @@ class PrivateLayers:
         there = set(Shelf(self.folder).collections())
         for name in found:
             self._remove(name)
-        shutil.rmtree(self.folder / "chroma", ignore_errors=True)
+        shutil.rmtree(self.folder / STORE, ignore_errors=True)
         (self.folder / _LAYERS).unlink(missing_ok=True)
         return len(there)
 
     def _remove(self, collection: str) -> None:
         retire(self.folder / collection)
-        shutil.rmtree(self.folder / "chroma" / collection, ignore_errors=True)
+        shutil.rmtree(self.folder / STORE / collection, ignore_errors=True)
 
     def _workshop(
         self, collection: str, embedder: Embedder, progress: Progress
@@ -138,7 +138,7 @@ class PrivateLayers:
         make_folder(self.folder)
         self.folder.chmod(0o700)
         return Workshop(
-            store=self.folder / "chroma" / collection,
+            store=self.folder / STORE / collection,
             shelf=self.folder,
             embedder=embedder,
             progress=progress,
