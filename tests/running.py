@@ -40,6 +40,11 @@ class Client:
         key_file = folder / "state" / ".ofa_api_key"
         self.key = key_file.read_text().strip() if key_file.exists() else ""
 
+    @property
+    def engine(self) -> Any:
+        """The engine that answers, behind the queue and what tells its pace."""
+        return self.running.queue._engine._engine
+
     def ask(
         self,
         method: str,

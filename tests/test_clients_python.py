@@ -95,7 +95,7 @@ def echo(echoing):
 
 def last_chat(server):
     """Return what the scripted engine was asked last."""
-    return server.running.queue._engine._engine.asked[-1]
+    return server.engine.asked[-1]
 
 
 def streamed(client, **fields):
@@ -716,7 +716,7 @@ def test_R008_leaving_a_stream_stops_the_work(start):
     stream.close()
     until(lambda: queue.depth() == (0, 0), LEFT_WITHIN_S)
 
-    assert queue._engine._engine.closed_replies == 1
+    assert server.engine.closed_replies == 1
     assert said(client, "and now?") == "next"
 
 
@@ -729,7 +729,7 @@ def test_R008_giving_up_on_a_whole_answer_stops_the_work(start):
         client.with_options(timeout=1.0).chat.completions.create(**ASKED)
     until(lambda: queue.depth() == (0, 0), LEFT_WITHIN_S)
 
-    assert queue._engine._engine.closed_replies == 1
+    assert server.engine.closed_replies == 1
     assert said(client, "and now?") == "next"
 
 
@@ -746,7 +746,7 @@ def test_R008_leaving_the_line_gives_the_place_back(start):
     first.close()
     until(lambda: queue.depth() == (0, 0), LEFT_WITHIN_S)
 
-    assert queue._engine._engine.closed_replies == 2
+    assert server.engine.closed_replies == 2
 
 
 def test_R010_comments_keep_a_silent_stream_alive(start):
@@ -788,7 +788,7 @@ def test_R005_no_answer_holds_anothers_words(start):
         wrong = [each for found in threads.map(ask, range(16)) for each in found]
 
     assert wrong == []
-    assert len(server.running.queue._engine._engine.asked) == 16 * rounds
+    assert len(server.engine.asked) == 16 * rounds
     assert server.running.queue.depth() == (0, 0)
 
 

@@ -246,7 +246,7 @@ def test_an_ofa_in_front_of_an_ofa_briefs_once_and_looks_up_once(tmp_path):
         key = str(tmp_path / "node" / "state" / ".ofa_api_key")
         with front(tmp_path / "front", url, engine__upstream_key_file=key) as client:
             status, _, body = client.chat({**ASK, "model": "ofa-vasp"})
-        (seen,) = node.running.queue._engine._engine.asked
+        (seen,) = node.engine.asked
 
     assert status == 200
     assert json.loads(body)["choices"][0]["message"]["content"] == "hi from the node"

@@ -134,13 +134,17 @@ class Batch:
         while sum(not run.row.warm for run in self._running.values()) < self._rows:
             row = self._take_next()
             if row is None:
-                if not self._running and self._warm:
-                    ahead = self._warm.popleft()
-                    if self._make_room(ahead):  # what is kept gives way for it as well
-                        self._start(ahead)
+                self._start_ahead()
                 return
             if not self._start_in(group, row):
                 return
+
+    def _start_ahead(self) -> None:
+        """Read something ahead, if nothing else is to do."""
+        if not self._running and self._warm:
+            ahead = self._warm.popleft()
+            if self._make_room(ahead):  # what is kept gives way for it as well
+                self._start(ahead)
 
     def _start_in(self, group: list[Row], row: Row) -> bool:
         """Start *row* as one more of *group*; return whether others may follow."""
