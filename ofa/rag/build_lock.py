@@ -20,6 +20,8 @@ from ..files import make_file, make_folder
 
 # A builder on another node can't be asked whether it lives; none takes this long.
 _STALE_AFTER_S = 24 * 3600
+# To look at a lock and remove it takes no time; a file server may hang for a while.
+_CLEARED_WITHIN_S = 600
 
 
 class BuildRunning(OfaError):
@@ -50,29 +52,39 @@ def only_builder(folder: Path) -> Iterator[None]:
 
 
 def _clear_stale(lock: Path) -> None:
-    """Remove a lock whose holder is gone; a live one is left, or put back."""
-    try:
-        seen = lock.read_bytes()
-    except OSError:
+    """
+    Remove a lock whose holder is gone.
+
+    One does so at a time: of two who found it stale, the slower one would else take
+    away the lock that somebody has made since.
+    """
+    guard = lock.with_name(f"{lock.name}.clearing")
+    if not _is_stale(lock) or not _take(guard):
         return
-    if not _is_stale(seen, lock):
-        return
-    # By rename, so that of two who found it stale only one takes it away, and neither
-    # takes away the lock that the other has just made.
-    aside = lock.with_name(f"{lock.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):
-        lock.rename(aside)
-        taken = aside.read_bytes()
-        if taken != seen:
-            make_file(lock, taken)
-        aside.unlink()
+        if _is_stale(lock):
+            lock.unlink()
+    with contextlib.suppress(OSError):
+        guard.unlink()
 
 
-def _is_stale(seen: bytes, lock: Path) -> bool:
-    holder = _holder(seen)
-    if holder is None:  # cut short, or no lock of ours
-        with contextlib.suppress(OSError):
+def _take(guard: Path) -> bool:
+    """Make *guard*, also in place of one that was left by a process that is gone."""
+    if make_file(guard, b""):
+        return True
+    with contextlib.suppress(OSError):
+        if time.time() - guard.stat().st_mtime > _CLEARED_WITHIN_S:
+            guard.unlink()
+            return make_file(guard, b"")
+    return False
+
+
+def _is_stale(lock: Path) -> bool:
+    try:
+        holder = _holder(lock.read_bytes())
+        if holder is None:  # cut short, or no lock of ours
             return time.time() - lock.stat().st_mtime > _STALE_AFTER_S
+    except OSError:
         return False
     pid, host, since = holder
     if host != socket.gethostname():

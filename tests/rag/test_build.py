@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -338,6 +339,26 @@ def test_of_many_racing_builders_one_wins_at_a_time(tmp_path):
 
     assert most == 1
     assert not lock.exists()
+
+
+@pytest.mark.parametrize(("age_s", "free"), [(0, False), (3600, True)])
+def test_one_that_was_killed_while_it_cleared_stops_nobody_for_long(
+    tmp_path, age_s, free
+):
+    """What it leaves is somebody's at work first, and after ten minutes nobody's."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    lock, left = tmp_path / "build.lock", tmp_path / "build.lock.clearing"
+    lock.write_text(held(child.pid, socket.gethostname(), time.time()))
+    left.write_bytes(b"")
+    then = time.time() - age_s
+    os.utime(left, (then, then))
+
+    refused = nullcontext() if free else pytest.raises(BuildRunning)
+    with refused, only_builder(tmp_path):
+        assert json.loads(lock.read_bytes())["pid"] == os.getpid()
+
+    assert lock.exists() == left.exists() == (not free)
 
 
 def test_a_places_tier_decides_between_equals(tmp_path, workshop, embedder):
