@@ -16,7 +16,11 @@ from .chunk_pack import Fits, Outline, Piece
 _LONG_LIST = 20  # a longer one is data: its first entries show its form
 _SHOWN = 5
 _DEEPEST = 6
-_VASP = re.compile(r"(INCAR|KPOINTS|POSCAR|CONTCAR)(?:[._-].*)?", re.I)
+# "INCAR", "INCAR.relax", "POSCAR-bulk.vasp", but no page about them: "incar-tags.md".
+_VASP = re.compile(
+    r"(INCAR|KPOINTS|POSCAR|CONTCAR)(?!.*\.(?:md|rst|txt|html?|tex|py)$)(?:[._-].*)?",
+    re.I,
+)
 _STRUCTURES = ("POSCAR", "CONTCAR")
 _HEAD_LINES = 9  # of a structure: scale, lattice, species, counts, kind, one atom
 

@@ -245,6 +245,16 @@ def test_vasp_inputs_are_told_by_name():
     assert "0.50 0.1" not in poscar[-1].text
 
 
+@pytest.mark.parametrize("name", ["poscar-file.md", "KPOINTS.rst", "incar_tags.html"])
+def test_pages_about_vasp_inputs_stay_whole(name):
+    """A page that is named after an input is a page: none of its text goes."""
+    text = "\n\n".join(f"Paragraph {n} tells of atoms." for n in range(30))
+
+    found = " ".join(piece.text for piece in chunks(f"notes/{name}", text))
+
+    assert all(f"Paragraph {n} tells" in found for n in range(30))
+
+
 def test_pages_are_sections():
     """A PDF's text names its page, and its own title."""
     document = Document(
