@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ..config import Config
@@ -57,8 +58,13 @@ def add(commands: Subparsers[argparse.ArgumentParser]) -> None:
 
 def sources_of(config: Config) -> Sources:
     """Return the declared collections, a site's own or the packaged ones."""
+    return load_sources(sources_file(config))
+
+
+def sources_file(config: Config) -> Path:
+    """Return the sources.toml in use; notes/ and glossary/ lie beside it."""
     own = config.rag.sources
-    return load_sources(Path(own) if own else packaged_sources())
+    return Path(own) if own else packaged_sources()
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -137,7 +143,7 @@ def _from_folder(
         if root.is_dir():
             own = one_folder(collection.name, root.resolve()).places
             places = (*collection.places[:1], *own)  # the notes are always the first
-            made.append(Collection(collection.name, collection.title, places))
+            made.append(replace(collection, places=places))
     if not made:
         names = ", ".join(collection.name for collection in wanted)
         raise ConfigError(f"--from {folder}: it has none of the folders {names}")

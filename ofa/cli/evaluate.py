@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..chat import Sampling
@@ -35,8 +36,9 @@ from ..rag.question import asked as question_of
 from ..rag.retrieve import Retriever
 from ..rag.shelf import Shelf
 from ..rag.shown import select
-from ..rag.sources import Collection, one_folder
+from ..rag.sources import Collection, load_glossary, one_folder
 from ..retrieval import make_embedder, search_settings
+from .build import sources_file
 from .common import Subparsers, add_site_option, load_config, state_of
 
 _EVAL = "eval"  # in the state folder; an index a corpus
@@ -83,7 +85,7 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> int:
         modes.pick(one.mode)  # an unknown one is told before an hour of indexing
     embedder = make_embedder(config.rag)
     with bars() as progress:
-        shelf = _indexed(args.corpora, embedder, progress)
+        shelf = _indexed(args.corpora, sources_file(config), embedder, progress)
         outcomes = _outcomes(bench, modes, shelf, embedder, config, progress)
     if args.run_out is not None:
         lines = (json.dumps(run_line(one), ensure_ascii=False) for one in outcomes)
@@ -92,12 +94,21 @@ def _evaluate(args: argparse.Namespace, bars: Bars) -> int:
     return 0
 
 
-def _indexed(corpora: Path, embedder: Embedder, progress: Progress) -> Shelf:
-    """Return a shelf with a collection for each folder of *corpora*, as it is now."""
+def _indexed(
+    corpora: Path, sources: Path, embedder: Embedder, progress: Progress
+) -> Shelf:
+    """
+    Return a shelf with a collection for each folder of *corpora*, as it is now.
+
+    Each has the glossary of its name that lies beside *sources*.
+    """
     if not corpora.is_dir():
         raise ConfigError(f"--corpora {corpora}: no such folder")
     wanted: list[Collection] = [
-        one_folder(folder.name, folder.resolve())
+        replace(
+            one_folder(folder.name, folder.resolve()),
+            glossary=load_glossary(sources, folder.name),
+        )
         for folder in sorted(corpora.iterdir())
         if folder.is_dir() and not folder.name.startswith(".")
     ]

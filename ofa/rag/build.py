@@ -11,13 +11,14 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..errors import OfaError
 from ..files import reason
+from . import chance
 from .build_lock import only_builder
 from .chunk import CHUNKER_VERSION, Chunk, chunk
 from .document import Document
@@ -107,7 +108,7 @@ def _build_all(collections: Sequence[Collection], workshop: Workshop) -> list[Bu
     built: dict[int, Built] = {}
     with Store(workshop.store, workshop.embedder.fingerprint) as store:
         for i in order:
-            built[i] = _build_one(collections[i].name, found[i], workshop, store)
+            built[i] = _build_one(collections[i], found[i], workshop, store)
     return [built[i] for i in range(len(found))]
 
 
@@ -115,8 +116,11 @@ def _letters(found: Found) -> int:
     return sum(len(document.text) for document in found.documents)
 
 
-def _build_one(name: str, found: Found, workshop: Workshop, store: Store) -> Built:
+def _build_one(
+    collection: Collection, found: Found, workshop: Workshop, store: Store
+) -> Built:
     started = time.monotonic()
+    name = collection.name
     passages, rows = _cut(found.documents, workshop)
     if not rows:
         return _summary(name, found)
@@ -128,7 +132,7 @@ def _build_one(name: str, found: Found, workshop: Workshop, store: Store) -> Bui
     gone = kept - {row.id for row in rows}
     store.drop(name, gone)
     store.drop_others(name)
-    generation, changed = _export(name, passages, rows, found, workshop, store)
+    generation, changed = _export(collection, passages, rows, found, workshop, store)
     return _summary(
         name,
         found,
@@ -215,7 +219,7 @@ def _embed(name: str, rows: Sequence[Row], workshop: Workshop, store: Store) -> 
 
 
 def _export(
-    name: str,
+    collection: Collection,
     passages: Sequence[Passage],
     rows: Sequence[Row],
     found: Found,
@@ -223,7 +227,7 @@ def _export(
     store: Store,
 ) -> tuple[str, bool]:
     """Write a new generation unless the current one says the same; return its name."""
-    embedder = workshop.embedder
+    embedder, name = workshop.embedder, collection.name
     manifest = Manifest(
         collection=name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -233,7 +237,7 @@ def _export(
         chunker=CHUNKER_VERSION,
         chromadb=store.version,
         passages=len(rows),
-        content=_content(passages, rows),
+        content=_content(passages, rows, collection.glossary.text, chance.QUESTIONS),
         sources=tuple(
             SourceNote(place.label, place.count, place.sha256)
             for place in found.places
@@ -244,12 +248,14 @@ def _export(
     if same := _same(folder, manifest):
         return same, False
     workshop.progress(f"{name}: writing", 0, 1)
+    vectors = store.vectors(name, [row.id for row in rows])
     written = write_generation(
         folder,
-        manifest,
+        replace(manifest, chance=chance.measure(vectors, embedder)),
         passages=passages,
-        vectors=store.vectors(name, [row.id for row in rows]),
+        vectors=vectors,
         lexical=Lexical.build(row.text for row in rows),
+        glossary=collection.glossary,
         open_to_all=workshop.open_to_all,
     )
     workshop.progress(f"{name}: writing", 1, 1)
@@ -268,8 +274,9 @@ def _same(folder: Path, manifest: Manifest) -> str:
     return generation.name
 
 
-def _content(passages: Sequence[Passage], rows: Sequence[Row]) -> str:
-    total = hashlib.sha256()
+def _content(passages: Sequence[Passage], rows: Sequence[Row], *beside: object) -> str:
+    """Return one sum over what a generation holds, *beside* its passages too."""
+    total = hashlib.sha256(repr(beside).encode())
     for passage, row in zip(passages, rows, strict=True):
         # The row's id holds the embedder, the chunker, the path and the text.
         said = f"{row.id} {passage.pinned} {passage.private}"

@@ -3,7 +3,7 @@ An exported index: one immutable folder a collection, checked before it is used.
 
     <collection>/current                      the name of the generation in use
     <collection>/gen-20260131T120000Z-1a2b3c/ manifest.json, passages.jsonl,
-                                              vectors.f16.npy, lexical/*
+                                              vectors.f16.npy, glossary.txt, lexical/*
 
 Knows files and checksums; nothing of documents, chunks or chromadb. A generation is
 read whole into memory and never written to, so that any number of processes may serve
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -33,14 +34,17 @@ from ..errors import OfaError
 from ..files import make_folder, write_file
 from . import chunk_foam
 from .arrays import pack, unpack
+from .chance import Chance
+from .glossary import NONE, Glossary
 from .lexical import Groups, Lexical
 from .passage import Passage
 
-SCHEMA = 1  # of the folder; another number is another version's, to be built again
+SCHEMA = 2  # of the folder; another number is another version's, to be built again
 
 CURRENT = "current"
 _RETIRED = "none"
 _MANIFEST, _PASSAGES, _VECTORS = "manifest.json", "passages.jsonl", "vectors.f16.npy"
+_GLOSSARY = "glossary.txt"
 _LEXICAL = "lexical"
 _FILE = re.compile(r"(?:lexical/)?[a-z0-9]+(?:\.[a-z0-9]+)+")
 _KINDS = {"private": bool, "pinned": bool, "tier": int}  # of what is no text
@@ -88,6 +92,7 @@ class Manifest:
     passages: int
     content: str = ""  # one sum over all passages: an equal one needs no new generation
     sources: tuple[SourceNote, ...] = ()
+    chance: Chance = field(default_factory=Chance)  # what a cosine is worth here
     schema: int = SCHEMA
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,6 +106,7 @@ class Generation:
     passages: Sequence[Passage]
     vectors: NDArray[np.float32]  # unit rows
     lexical: Lexical
+    glossary: Glossary = NONE
 
     @property
     def collection(self) -> str:
@@ -128,13 +134,14 @@ def _grouped(names: Iterable[str]) -> Groups:
     return Groups([numbers.setdefault(name, len(numbers)) for name in names])
 
 
-def write_generation(
+def write_generation(  # noqa: PLR0913 - the parts of one state
     folder: Path,
     manifest: Manifest,
     *,
     passages: Sequence[Passage],
     vectors: NDArray[np.float32],
     lexical: Lexical,
+    glossary: Glossary = NONE,
     open_to_all: bool = False,
 ) -> str:
     """
@@ -153,7 +160,7 @@ def write_generation(
     _sweep(folder, "tmp-")
     temporary = folder / f"tmp-{secrets.token_hex(6)}"
     temporary.mkdir(mode=0o700)
-    _fill(temporary, manifest, passages, vectors, lexical)
+    _fill(temporary, manifest, passages, vectors, lexical, glossary)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"gen-{stamp}-{secrets.token_hex(3)}"
     before = _before(folder)
@@ -177,6 +184,7 @@ def open_generation(folder: Path) -> Generation:
         lexical = Lexical.parse(
             {Path(name).name: files[name] for name in files if "/" in name}
         )
+        glossary = Glossary.parse(files.get(_GLOSSARY, b"").decode())
     except _DAMAGE as exc:
         raise _damaged(folder, _reason(exc)) from exc
     shape = (manifest.passages, manifest.dimension)
@@ -184,7 +192,7 @@ def open_generation(folder: Path) -> Generation:
         raise _damaged(folder, "its parts differ in length")
     if not _are_units(vectors):
         raise _damaged(folder, f"{_VECTORS} holds what is no direction")
-    return Generation(folder.name, manifest, passages, vectors, lexical)
+    return Generation(folder.name, manifest, passages, vectors, lexical, glossary)
 
 
 def current_folder(folder: Path) -> Path | None:
@@ -252,11 +260,13 @@ def _fill(
     passages: Sequence[Passage],
     vectors: NDArray[np.float32],
     lexical: Lexical,
+    glossary: Glossary,
 ) -> None:
     lines = (json.dumps(_line(passage), ensure_ascii=False) for passage in passages)
     files = {
         _PASSAGES: "".join(f"{line}\n" for line in lines).encode(),
         _VECTORS: pack(vectors.astype(np.float16)),
+        **({_GLOSSARY: glossary.text.encode()} if glossary.text else {}),
         **{f"{_LEXICAL}/{name}": part for name, part in lexical.dump().items()},
     }
     (folder / _LEXICAL).mkdir(mode=0o700)
@@ -311,7 +321,10 @@ def _read_manifest(folder: Path) -> Manifest:
     if sealed["sha256"] != _seal(about):
         raise _Wrong("manifest.json is not what was written")
     notes = tuple(SourceNote(**note) for note in about.pop("sources"))
-    manifest = Manifest(**about, sources=notes)
+    chance = Chance(**about.pop("chance"))
+    if not (math.isfinite(chance.mean) and chance.spread > 0):
+        raise _Wrong("manifest.json holds a measurement that is none")
+    manifest = Manifest(**about, sources=notes, chance=chance)
     texts = (manifest.collection, manifest.created, manifest.embedder)
     if not all(isinstance(text, str) for text in (*texts, manifest.fingerprint)):
         raise _Wrong("manifest.json holds a name that is none")

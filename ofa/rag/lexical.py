@@ -43,7 +43,7 @@ _local = threading.local()  # a Snowball stemmer is not to be shared between thr
 
 def tokens(text: str) -> list[str]:
     """Return the search words of *text*: identifiers whole and split, prose stemmed."""
-    return list(words.split(text, _stem))
+    return list(words.split(text, stem))
 
 
 @dataclass(frozen=True)
@@ -183,19 +183,15 @@ class Lexical:
         low = word.lower()
         if low in self._spellings or low in self._ids:
             return True
-        return low.isalpha() and _stem(low) in self._ids  # an identifier has no endings
+        return low.isalpha() and stem(low) in self._ids  # an identifier has no endings
 
-    def expand(self, question: str) -> str:
+    def nearest(self, word: str) -> list[str]:
         """
-        Return *question* with the nearest known spellings of its unknown words added.
+        Return the spellings that *word*, which no text has, may be a typo of.
 
-        The words typed stay: a new name is not a typo, and costs nothing unmatched.
+        None where it is too short to tell, or a new name: those cost nothing unmatched.
         """
-        added: list[str] = []
-        for word in dict.fromkeys(words.surface(question)):
-            if len(word) >= typos.SHORTEST and not self.has_word(word):
-                added += self._nearest.to(word)
-        return " ".join([question, *dict.fromkeys(added)])
+        return self._nearest.to(word)
 
     @cached_property
     def _nearest(self) -> typos.Nearest:
@@ -248,7 +244,8 @@ def _columns(rows: list[list[int]], ids: Mapping[str, int]) -> Columns:
     return Columns(made["data"], made["indices"], made["indptr"], len(rows))
 
 
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
+    """Return the stem of a lower-case English word, as `tokens` has it."""
     stemmer = getattr(_local, "stemmer", None)
     if stemmer is None:
         import Stemmer

@@ -26,6 +26,9 @@ POOL = 60
 # What the question before counts on the lexical side, where this one leans on it.
 PREVIOUS_WEIGHT = 0.5
 
+# What the documents' names for what a question says count beside its own words.
+GLOSSARY_WEIGHT = 0.5
+
 # What the first collection's passages gain over the others', on a scale of 0 to 1: a
 # site's own notes go before general ones where both fit the question. As much is lost
 # with each tier of a place below the first.

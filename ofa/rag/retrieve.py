@@ -9,12 +9,13 @@ never harms a chat: whatever goes wrong or takes too long ends in a `Found` whos
 from __future__ import annotations
 
 import logging
-import re
+import math
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -29,14 +30,15 @@ from .words import STOP_WORDS, surface
 
 log = logging.getLogger("ofa.rag")
 
-# Least cosine between a question and its best passage, for MiniLM. On the whole corpora
-# of the benchmark's dev split (16,900 passages) it keeps 83 of the 86 questions that
-# have an answer, and of the 13 others 1.
-FLOOR = 0.325
-# A bare name means little to an embedder (some of dev's are at 0.30), but one that the
-# index knows is no chit-chat.
-_NAME_SLACK = 0.1
-_NAME = re.compile(r"\w*(?:[a-z0-9][A-Z]|\w_\w|::\w)[\w:]*|--[A-Za-z][\w-]+")
+# How well the best passage must fit, from 0 to about 1: half for the share of the
+# question's words that a collection knows, the rest for meaning beyond chance. On whole
+# corpora (16,900 passages) it keeps 85 of 86 questions that have an answer and none of
+# 13 others; on the short notes (1,100) 175 of 192, and 3 of 32, most of which are of
+# neighbouring fields.
+FLOOR = 0.56
+_KNOWN_SHARE = 0.5
+_MANY = 100  # passages that know the usual words of their field
+_SPREADS = 20  # beyond chance that count 1: what MiniLM gives a question its answer
 # Without vectors: the share of a question's words that one passage must have.
 WORDS_FLOOR = 0.5
 
@@ -204,7 +206,7 @@ class Retriever:
             search.found = Found(reason="none: no index")
             return
         words = _Words.of(asked[0], generations)
-        if not words.known:
+        if not words.any_known:
             search.found = Found(reason="none: no known word")
             return
         legs = words.legs(generations, asked[1])
@@ -237,10 +239,10 @@ class Retriever:
             leg.with_cosines(vector) if leg in alike else leg  # a mixed shelf
             for leg in legs
         ]
-        top = max(float(leg.cosines.max(initial=-1.0)) for leg in full)
+        fit = max(map(_beyond_chance, full)) / _SPREADS + _KNOWN_SHARE * words.known
         floor = self._settings.floor
-        if floor is not None and top < floor - _NAME_SLACK * words.named:
-            return Found(reason=f"none: below the floor ({top:.2f} of {floor:.2f})")
+        if floor is not None and fit < floor:
+            return Found(reason=f"none: below the floor ({fit:.2f} of {floor:.2f})")
         hits = self._ranked(full)
         return Found(hits, "hit" if hits else "none")
 
@@ -287,8 +289,8 @@ class _Words:
 
     question: str
     queries: tuple[str, ...]  # one a collection, mistyped words put right
-    known: bool  # some word of content is, or nearly is, in one of them
-    named: bool  # it names something that one of them has: --array, fvSchemes
+    known: float  # the share of its words of content that one of them has, or nearly
+    any_known: bool
 
     @classmethod
     def of(cls, question: str, generations: Sequence[Generation]) -> _Words:
@@ -296,13 +298,19 @@ class _Words:
         sides = [generation.lexical for generation in generations]
         # A word that any collection knows is a word, and no typo of another's.
         unknown = [w for w in content if not any(side.has_word(w) for side in sides)]
-        text = " ".join(unknown)
-        expanded = [side.expand(text) if text else "" for side in sides]
-        known = len(unknown) < len(content) or any(more != text for more in expanded)
-        queries = tuple(f"{question} {more}" for more in expanded)
-        names = [name.lstrip("-") for name in _NAME.findall(question)]
-        named = any(side.has_word(name) for side in sides for name in names)
-        return cls(question, queries, known, named)
+        mended = [[side.nearest(word) for word in unknown] for side in sides]
+        strange = [
+            word
+            for word, *found in zip(unknown, *mended, strict=True)
+            if not any(found)
+            and not any(g.glossary.has_word(word, question) for g in generations)
+        ]
+        # A few pages know few words of any language: there it says less.
+        size = sum(len(generation.passages) for generation in generations)
+        weight = min(1.0, math.sqrt(size / _MANY))
+        known = 1 - weight * len(strange) / len(content) if content else 0.0
+        queries = tuple(" ".join([question, *chain(*found)]) for found in mended)
+        return cls(question, queries, known, len(strange) < len(content))
 
     def legs(
         self, generations: Sequence[Generation], previous: str
@@ -310,11 +318,14 @@ class _Words:
         """Return BM25's scores for the question, the one before it counting half."""
         legs = []
         for generation, query in zip(generations, self.queries, strict=True):
-            sides = _sides(generation, query)
-            if previous:
-                pairs = zip(sides, _sides(generation, previous), strict=True)
-                sides = [now + rank.PREVIOUS_WEIGHT * then for now, then in pairs]
-            legs.append(rank.Leg(generation, *sides))
+            meant = generation.glossary.added
+            texts = {
+                query: 1.0,
+                " ".join(meant(self.question)): rank.GLOSSARY_WEIGHT,
+                previous: rank.PREVIOUS_WEIGHT,
+                " ".join(meant(previous)): rank.PREVIOUS_WEIGHT * rank.GLOSSARY_WEIGHT,
+            }
+            legs.append(rank.Leg(generation, *_sides(generation, texts)))
         return tuple(legs)
 
     def share_in(self, passage: Passage) -> float:
@@ -324,14 +335,25 @@ class _Words:
         return len(wanted & have) / len(wanted) if wanted else 0.0
 
 
-def _sides(generation: Generation, query: str) -> list[NDArray[np.float32]]:
-    """Return the scores of passages, of their documents and of their folders."""
-    lexical = generation.lexical
-    return [
-        lexical.scores(query),
-        lexical.group_scores(query, generation.files),
-        lexical.group_scores(query, generation.folders),
-    ]
+def _sides(generation: Generation, texts: Mapping[str, float]) -> list[rank.Scores]:
+    """Return what passages, their documents and their folders score for all *texts*,
+    each by its weight."""
+    sides = [np.zeros(len(generation.passages), dtype=np.float32) for _ in range(3)]
+    passages, files, folders = sides
+    for text, weight in texts.items():
+        if text:
+            lexical = generation.lexical
+            passages += weight * lexical.scores(text)
+            files += weight * lexical.group_scores(text, generation.files)
+            folders += weight * lexical.group_scores(text, generation.folders)
+    return sides
+
+
+def _beyond_chance(leg: rank.Leg) -> float:
+    """Return how far a collection's best passage is beyond what chance finds in it."""
+    if not leg.cosines.size:
+        return 0.0
+    return leg.generation.manifest.chance.beyond(float(leg.cosines.max()))
 
 
 def _skipped(question: str) -> Found | None:

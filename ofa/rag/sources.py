@@ -3,7 +3,8 @@ What is indexed: the declarations of sources.toml, checked.
 
 Knows tables and keys; reads no document (`find` does). The format:
 
-    [openfoam]                        # a collection; its notes/openfoam/*.md always
+    [openfoam]                        # a collection; its notes/openfoam/*.md always,
+                                      # and glossary/openfoam.txt, if there is one
     title = "OpenFOAM"
     [[openfoam.places]]               # where more may be found; a missing one is none
     label = "tutorials"
@@ -31,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..files import reason
 from ..shipped import shipped
+from .glossary import NONE, BadGlossary, Glossary
 
 _LAST_TIER = 9
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,59}")  # chromadb wants three characters
@@ -69,6 +72,7 @@ class Collection:
     name: str
     title: str
     places: tuple[Place, ...]
+    glossary: Glossary = NONE
 
 
 Sources = Mapping[str, Collection]
@@ -87,8 +91,26 @@ def load_sources(path: Path) -> Sources:
         raise ConfigError(f"{path}: not readable ({exc.strerror})") from exc
     except ValueError as exc:  # TOML's and Unicode's errors both
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
-    notes = path.parent / "notes"
-    return {name: _collection(path, name, tables[name], notes) for name in tables}
+    return {name: _collection(path, name, tables[name]) for name in tables}
+
+
+def load_glossary(beside: Path, name: str) -> Glossary:
+    """
+    Return the glossary of the collection *name*, of the folder beside a sources.toml.
+
+    An empty one where there is no such file; raises `ConfigError` for a wrong one.
+    """
+    path = beside.parent / "glossary" / f"{name}.txt"
+    try:
+        return Glossary.parse(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return NONE
+    except OSError as exc:
+        raise ConfigError(f"{path}: not readable ({reason(exc)})") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8: {exc}") from exc
+    except BadGlossary as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
 
 
 def one_folder(name: str, folder: Path) -> Collection:
@@ -108,7 +130,7 @@ def pick(sources: Sources, names: Iterable[str]) -> tuple[Collection, ...]:
     return tuple(sources[name] for name in dict.fromkeys(wanted))
 
 
-def _collection(path: Path, name: str, table: Any, notes: Path) -> Collection:  # noqa: ANN401 - TOML
+def _collection(path: Path, name: str, table: Any) -> Collection:  # noqa: ANN401 - TOML
     where = f"{path}: [{name}]"
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: a name is 3 to 60 of a-z, 0-9 and -")
@@ -121,11 +143,12 @@ def _collection(path: Path, name: str, table: Any, notes: Path) -> Collection:  
     rows = table.get("places", [])
     if not isinstance(rows, list):
         raise ConfigError(f"{where}: write places as [[{name}.places]]")
-    own = Place("notes", (_literal(notes / name),), globs=("**/*.md",))
+    notes = path.parent / "notes" / name
+    own = Place("notes", (_literal(notes),), globs=("**/*.md",))
     places = [
         _place(f"{path}: [[{name}.places]] {i}", r) for i, r in enumerate(rows, 1)
     ]
-    return Collection(name, title, (own, *places))
+    return Collection(name, title, (own, *places), load_glossary(path, name))
 
 
 def _place(where: str, row: Any) -> Place:  # noqa: ANN401 - TOML

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ofa.rag.chance import measure
 from ofa.rag.generation import Manifest, write_generation
+from ofa.rag.glossary import NONE, Glossary
 from ofa.rag.lexical import Lexical
 from ofa.rag.passage import Passage
 
@@ -64,10 +66,12 @@ def put(
     embedder,
     *,
     fingerprint: str = "",
+    glossary: Glossary = NONE,
 ) -> str:
     """Write *passages*, all of one collection, as a generation under *folder*."""
     texts = [f"{p.path} {p.section}\n{p.text}" for p in passages]
     name = passages[0].collection
+    vectors = embedder.passages(texts)
     manifest = Manifest(
         collection=name,
         created=datetime.now(UTC).isoformat(),
@@ -77,13 +81,15 @@ def put(
         chunker="test",
         chromadb="test",
         passages=len(passages),
+        chance=measure(vectors, embedder),
     )
     return write_generation(
         folder / name,
         manifest,
         passages=passages,
-        vectors=embedder.passages(texts),
+        vectors=vectors,
         lexical=Lexical.build(texts),
+        glossary=glossary,
     )
 
 

@@ -1,6 +1,7 @@
 """The right passages, in the right order, or none: and never at a chat's expense."""
 
 import logging
+import re
 import threading
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from ofa.rag import retrieve
 from ofa.rag.embed import Embedder, packaged_model
+from ofa.rag.glossary import Glossary
 from ofa.rag.retrieve import Found, Retriever, Settings
 from ofa.rag.shelf import Shelf
 
@@ -94,29 +96,25 @@ def test_what_the_index_knows_nothing_of_finds_nothing(minilm, index, question):
 
 
 @pytest.mark.parametrize(
-    ("question", "kind"),
+    ("more", "less"),
     [
-        ("valid_prog_environs", "hit"),
-        ("--bind-to", "hit"),
-        ("gpuName", "none"),
-        ("environs", "none"),
+        ("--bind-to core", "--bind-to core zyxwv"),
+        ("--bind-to core kwyjibo", "--bind-to core kwyjibo zyxwv"),
+        ("fix threads in place, --bind-to core", "nail threads down, --bind-to core"),
     ],
 )
-def test_a_name_that_the_index_has_needs_less_likeness(tmp_path, question, kind):
-    """An identifier means little to an embedder; known ones pass a little below."""
-    put(tmp_path, parsed("hpc", f"{HPC}---{REFRAME}"), Letters())
-    top = max(h.cosine for h in _all(tmp_path, question))
-    settings = replace(PATIENT, floor=top + 0.05)
+def test_words_that_a_collection_knows_count(tmp_path, more, less):
+    """An identifier means little to an embedder, but a known one is no chit-chat."""
+    rules = Glossary.parse("fix threads in place => binding")
+    put(tmp_path, parsed("hpc", f"{HPC}---{REFRAME}"), Letters(), glossary=rules)
 
-    found = Retriever(Shelf(tmp_path), Letters, settings=settings).find(
-        ["hpc"], question
-    )
+    def fit(question):
+        settings = replace(PATIENT, floor=9)
+        retriever = Retriever(Shelf(tmp_path), Letters, settings=settings)
+        reason = retriever.find(["hpc"], question).reason
+        return float(re.fullmatch(r"none: below the floor \((.*) of 9.00\)", reason)[1])
 
-    assert found.kind == kind
-
-
-def _all(folder, question):
-    return Retriever(Shelf(folder), Letters, settings=ANY).find(["hpc"], question).hits
+    assert fit(more) > fit(less) + 0.05
 
 
 def test_a_follow_up_is_found_by_the_question_before(minilm, index):
