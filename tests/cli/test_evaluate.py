@@ -69,6 +69,45 @@ def test_figures_are_those_of_the_serving_path(bench, tmp_path, capsys):
     assert lines[2]["results"][0]["path"] == "code/git.md"
 
 
+def test_glossaries_beside_the_sources_count(bench, tmp_path, capsys):
+    """A site sees what its own does: the page that was not first is now."""
+    (tmp_path / "corpora" / "code" / "git.md").unlink()  # the less there is to index
+    (tmp_path / "corpora" / "code").rmdir()
+    words = "through the front door after a job used its memory"
+    (tmp_path / "one.jsonl").write_text(
+        json.dumps(
+            {
+                "id": "a",
+                "mode": "hpc",
+                "question": words,
+                "relevant": ["hpc/login.md"],
+                "evidence": {"hpc/login.md": "2222"},
+                "kind": "paraphrase",
+            }
+        )
+    )
+    (tmp_path / "sources.toml").write_text("[hpc]\n")
+    (tmp_path / "site.toml").write_text(
+        f'[rag]\nfloor = -1\nsources = "{tmp_path / "sources.toml"}"\n'
+    )
+    (tmp_path / "glossary").mkdir()
+    rules = tmp_path / "glossary" / "hpc.txt"
+    measured = [*bench[:2], str(tmp_path / "one.jsonl"), *bench[3:], "--json"]
+    measured += ["--site", str(tmp_path / "site.toml")]
+
+    def rank():
+        assert main(measured) == 0
+        return json.loads(capsys.readouterr().out)["all"]["mrr"]
+
+    assert rank() < 1
+    names = "ssh, login node, logging in, port, connect, 2222"
+    rules.write_text(f"front door => {names}\n")
+    assert rank() == 1
+    rules.write_text("front door =>\n")
+    assert main(measured) != 0
+    assert f"{rules}: line 1: a rule is" in capsys.readouterr().err
+
+
 def test_people_see_a_table(bench, capsys):
     """A row for all, one a kind, one a mode, and the time it takes."""
     assert main([*bench, "--split", "dev"]) == 0

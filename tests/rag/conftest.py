@@ -5,6 +5,7 @@ import pytest
 from ofa.rag.build import Workshop, build
 from ofa.rag.embed import Embedder, packaged_model
 from ofa.rag.generation import Manifest, write_generation
+from ofa.rag.glossary import NONE
 from ofa.rag.lexical import Lexical
 from ofa.rag.passage import Passage
 from ofa.rag.sources import Collection, Place
@@ -60,7 +61,7 @@ def export():
     return write_texts
 
 
-def write_texts(folder, texts, **changes):
+def write_texts(folder, texts, *, glossary=NONE, **changes):
     """Write a generation of *texts* into a collection's *folder*; return its name."""
     import numpy as np
 
@@ -86,4 +87,5 @@ def write_texts(folder, texts, **changes):
         passages=passages,
         vectors=vectors,
         lexical=Lexical.build(texts),
+        glossary=glossary,
     )

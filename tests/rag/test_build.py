@@ -15,6 +15,8 @@ import pytest
 
 from ofa.rag.build import BuildFailed, Workshop, build
 from ofa.rag.build_lock import BuildRunning, only_builder
+from ofa.rag.chance import Chance, measure
+from ofa.rag.glossary import NONE, Glossary
 from ofa.rag.plan import plan
 from ofa.rag.retrieve import Retriever, Settings
 from ofa.rag.shelf import Shelf
@@ -100,6 +102,33 @@ def test_pinning_alone_makes_a_new_generation(documents, workshop):
     assert built.changed
     assert built.embedded == 0
     assert {p.path for p in found.passages if p.pinned} == {"slurm/gpus.md"}
+
+
+def test_a_glossary_alone_makes_a_new_generation(documents, workshop):
+    """A changed one is served at once and embeds nothing; the same builds nothing."""
+    rules = Glossary.parse("out of memory => --mem\n")
+    widened = replace(hpc(documents), glossary=rules)
+
+    first, same = (build([widened], workshop)[0] for _ in range(2))
+    found = Shelf(workshop.shelf).generation("hpc")
+    plain = build([hpc(documents)], workshop)[0]
+
+    assert (first.changed, same.changed) == (True, False)
+    assert same.generation == first.generation == found.name
+    assert found.glossary == rules
+    assert (plain.changed, plain.embedded, plain.dropped) == (True, 0, 0)
+    assert Shelf(workshop.shelf).generation("hpc").glossary == NONE
+
+
+def test_a_build_measures_what_chance_finds(small_index, embedder):
+    """The manifest has the mean and the spread that the served vectors have."""
+    found = Shelf(small_index).generation("hpc")
+
+    expected = measure(found.vectors, embedder)
+
+    assert found.manifest.chance.mean == pytest.approx(expected.mean, abs=1e-3)
+    assert found.manifest.chance.spread == pytest.approx(expected.spread, abs=1e-3)
+    assert found.manifest.chance != Chance()
 
 
 def test_a_damaged_generation_is_made_again(documents, workshop):
@@ -223,6 +252,11 @@ def test_vectors_of_another_model_are_dropped(documents, workshop, embedder):
         name, fingerprint = "narrow", "n" * 64
         window, dimension = embedder.window, 192
         count_tokens = staticmethod(embedder.count_tokens)
+
+        @classmethod
+        def query(cls, text):
+            """Return a random unit vector."""
+            return cls.passages([text])[0]
 
         @staticmethod
         def passages(texts, on_progress=None):

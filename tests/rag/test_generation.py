@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
 import stat
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
+from ofa.rag.chance import Chance
 from ofa.rag.generation import (
     CURRENT,
     SCHEMA,
@@ -22,6 +25,7 @@ from ofa.rag.generation import (
     retire,
     write_generation,
 )
+from ofa.rag.glossary import NONE, Glossary
 from ofa.rag.lexical import Lexical
 from ofa.rag.passage import Passage
 
@@ -47,7 +51,7 @@ def opened(folder):
 
 
 def test_what_is_written_comes_back(tmp_path):
-    """Passages, vectors, words and the manifest survive the disk."""
+    """Passages, vectors, words, glossary and the manifest survive the disk."""
     folder = tmp_path / "hpc"
     passages = [
         Passage("hpc", "a.md", "A", "x > y", "first\ntext", pinned=True),
@@ -65,7 +69,9 @@ def test_what_is_written_comes_back(tmp_path):
         passages=2,
         content="c",
         sources=(SourceNote("notes", 2, "s"),),
+        chance=Chance(mean=0.21, spread=0.043),
     )
+    rules = Glossary.parse("stirred tank => MRF  # \u2028\U0001f600\r\nfan, blower\n")
 
     name = write_generation(
         folder,
@@ -73,6 +79,7 @@ def test_what_is_written_comes_back(tmp_path):
         passages=passages,
         vectors=vectors,
         lexical=Lexical.build(p.text for p in passages),
+        glossary=rules,
     )
     found = opened(folder)
 
@@ -82,8 +89,19 @@ def test_what_is_written_comes_back(tmp_path):
     np.testing.assert_array_equal(found.vectors, vectors)
     assert found.vectors.dtype == np.float32
     assert int(found.lexical.scores("separator").argmax()) == 1
+    assert found.glossary == rules
+    assert found.glossary.added("two stirred tanks") == ("MRF",)
     assert found.manifest.sources == about.sources
+    assert found.manifest.chance == about.chance
     assert found.manifest.schema == SCHEMA
+
+
+def test_without_a_glossary_none_is_written(tmp_path, export):
+    """A collection that has none has no file of it, and adds nothing."""
+    export(tmp_path / "hpc", TEXTS)
+
+    assert opened(tmp_path / "hpc").glossary == NONE
+    assert list(tmp_path.rglob("glossary.txt")) == []
 
 
 def test_half_precision_keeps_the_ranking(tmp_path, export):
@@ -183,8 +201,21 @@ def test_another_version_is_told_apart_from_damage(tmp_path, export):
     folder = tmp_path / "hpc"
     export(folder, TEXTS, schema=SCHEMA + 1)
 
-    with pytest.raises(IndexDamaged, match=rf"of version {SCHEMA + 1}.*ofa index build"):
+    with pytest.raises(
+        IndexDamaged, match=rf"of version {SCHEMA + 1}.*ofa index build"
+    ):
         opened(folder)
+
+
+@contextmanager
+def resealed(folder):
+    """Give a generation's manifest to change, then seal what it says."""
+    path = folder / "manifest.json"
+    about = json.loads(path.read_bytes())["manifest"]
+    yield about
+    told = json.dumps(about, sort_keys=True).encode()
+    seal = hashlib.sha256(told).hexdigest()
+    path.write_text(json.dumps({"manifest": about, "sha256": seal}))
 
 
 def damage(folder, rng):
@@ -217,7 +248,8 @@ def damage(folder, rng):
 def test_damage_is_refused_or_harmless(tmp_path, export, seed):
     """Of 25 random damages each opens to the very same index or to a reason."""
     rng = random.Random(seed)
-    export(tmp_path / "whole" / "hpc", TEXTS)
+    rules = Glossary.parse("stirred tank => MRFProperties\nfan, blower\n" * 20)
+    export(tmp_path / "whole" / "hpc", TEXTS, glossary=rules)
     whole = opened(tmp_path / "whole" / "hpc")
     refused = 0
 
@@ -236,6 +268,7 @@ def test_damage_is_refused_or_harmless(tmp_path, export, seed):
         assert list(found.passages) == list(whole.passages), done
         np.testing.assert_array_equal(found.vectors, whole.vectors)
         assert found.manifest == whole.manifest, done
+        assert found.glossary == whole.glossary, done
 
     assert refused >= 20
 
@@ -272,14 +305,89 @@ def test_a_manifest_cannot_lead_elsewhere(tmp_path, export):
     at = current_folder(tmp_path / "hpc")
     secret = tmp_path / "secret"
     secret.write_bytes(b"key")
-    sealed = json.loads((at / "manifest.json").read_bytes())
-    about = sealed["manifest"]
-    about["files"]["../../secret"] = hashlib.sha256(b"key").hexdigest()
-    told = json.dumps(about, sort_keys=True).encode()
-    sealed["sha256"] = hashlib.sha256(told).hexdigest()
-    (at / "manifest.json").write_text(json.dumps(sealed))
+    with resealed(at) as about:
+        about["files"]["../../secret"] = hashlib.sha256(b"key").hexdigest()
 
     with pytest.raises(IndexDamaged):
+        open_generation(at)
+
+
+@pytest.mark.parametrize(
+    "chance",
+    [
+        {"mean": math.nan, "spread": 0.05},
+        {"mean": math.inf, "spread": 0.05},
+        {"mean": 0.3, "spread": math.nan},
+        {"mean": 0.3, "spread": 0},
+        {"mean": 0.3, "spread": -0.05},
+        {"mean": "0.3", "spread": 0.05},
+        {"mean": 0.3, "spread": "0.05"},
+        {"mean": None, "spread": 0.05},
+        {"mean": 0.3, "spread": 0.05, "median": 0.3},
+        [0.3, 0.05],
+        "0.3",
+        None,
+    ],
+    ids=str,
+)
+def test_a_chance_that_is_none_is_damage(tmp_path, export, chance):
+    """Every question would pass it, or none, or each would fail."""
+    export(tmp_path / "hpc", TEXTS)
+    at = current_folder(tmp_path / "hpc")
+    with resealed(at) as about:
+        about["chance"] = chance
+
+    with pytest.raises(IndexDamaged, match="ofa index build"):
+        open_generation(at)
+
+
+def test_a_manifest_without_a_chance_is_damage(tmp_path, export):
+    """A scale that nobody measured is not made up."""
+    export(tmp_path / "hpc", TEXTS)
+    at = current_folder(tmp_path / "hpc")
+    with resealed(at) as about:
+        del about["chance"]
+
+    with pytest.raises(IndexDamaged, match="ofa index build"):
+        open_generation(at)
+
+
+@pytest.mark.parametrize("seal", [False, True], ids=["changed", "changed and sealed"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"stirred tank",
+        b"the => MRF",
+        b"a => b => c",
+        b"fan, \xfcbel",
+        b"\x00" * 99,
+    ],
+    ids=["empty", "no rule", "small words", "two arrows", "Latin-1", "zeros"],
+)
+def test_a_damaged_glossary_is_damage(tmp_path, export, content, seal):
+    """Whether it is not what was written, or what was written is no glossary."""
+    export(tmp_path / "hpc", TEXTS, glossary=Glossary.parse("fan, blower"))
+    at = current_folder(tmp_path / "hpc")
+    (at / "glossary.txt").write_bytes(content)
+    if seal:
+        with resealed(at) as about:
+            about["files"]["glossary.txt"] = hashlib.sha256(content).hexdigest()
+
+    if seal and not content:
+        assert open_generation(at).glossary == NONE
+    else:
+        with pytest.raises(IndexDamaged, match="ofa index build"):
+            open_generation(at)
+
+
+def test_a_lost_glossary_is_damage(tmp_path, export):
+    """Without it questions would find less, in silence."""
+    export(tmp_path / "hpc", TEXTS, glossary=Glossary.parse("fan, blower"))
+    at = current_folder(tmp_path / "hpc")
+    (at / "glossary.txt").unlink()
+
+    with pytest.raises(IndexDamaged, match=r"glossary\.txt is missing"):
         open_generation(at)
 
 

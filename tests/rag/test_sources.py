@@ -6,8 +6,10 @@ import pytest
 
 from ofa.errors import ConfigError
 from ofa.modes import SEED_MODES
+from ofa.rag.glossary import NONE
 from ofa.rag.sources import (
     Place,
+    load_glossary,
     load_sources,
     one_folder,
     packaged_sources,
@@ -42,6 +44,51 @@ def test_notes_are_found_beside_the_file(tmp_path):
 
     assert sources["hpc"].title == "HPC"
     assert sources["hpc"].places[0].root({}) == tmp_path / "notes" / "hpc"
+
+
+def glossary_beside(tmp_path, content):
+    """Write a glossary of hpc, and a sources.toml; return both paths."""
+    path = tmp_path / "glossary" / "hpc.txt"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return path, written(tmp_path, "[hpc]\n[vasp]\n")
+
+
+def test_a_glossary_is_found_beside_the_file(tmp_path):
+    """A collection has the one of its name, and none where there is no such file."""
+    _, sources = glossary_beside(tmp_path, "fat node => gr\u00f6\u00dfer\n".encode())
+
+    found = load_sources(sources)
+
+    assert found["hpc"].glossary.added("two fat nodes") == ("gr\u00f6\u00dfer",)
+    assert found["vasp"].glossary == NONE
+    assert load_glossary(sources, "hpc") == found["hpc"].glossary
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"# nodes\n\nfat node =>\n", "line 3: a rule is"),
+        (b"fat node => bigmem\nit, is => this\n", "line 2: 'it' is of words"),
+        ("gr\u00f6\u00dfer => bigmem".encode("latin-1"), "not UTF-8"),
+    ],
+)
+def test_a_mistake_in_a_glossary_is_told_by_file_and_line(tmp_path, content, told):
+    """Whoever wrote it learns where; the other collections' are no use without it."""
+    path, sources = glossary_beside(tmp_path, content)
+
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_sources(sources)
+
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_glossary_that_cannot_be_read_is_told(tmp_path):
+    """A folder of that name is a mistake, not a collection without one."""
+    (tmp_path / "glossary" / "hpc.txt").mkdir(parents=True)
+
+    with pytest.raises(ConfigError, match=r"hpc\.txt: not readable \("):
+        load_glossary(written(tmp_path, "[hpc]"), "hpc")
 
 
 @pytest.mark.parametrize(
