@@ -250,7 +250,7 @@ class RagSection:
     max_passages: int = key(6, "more dilute small models' answers", low=1, high=100)
     max_tokens: int = key(2400, "of all passages together", low=1, high=1_000_000)
     floor: float | None = key(
-        None, "least similarity of a passage; unset: the embedder's own", low=-1, high=1
+        None, "how well a question must fit, 0 to 1; unset: 0.56", low=-1, high=2
     )
     dense_weight: float = key(
         0.4, "of meaning against words: 0 words only, 1 meaning only", low=0, high=1

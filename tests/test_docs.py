@@ -30,6 +30,7 @@ from ofa.config_schema import (
 from ofa.engine import upstream_kinds as kinds
 from ofa.errors import ConfigError, OfaError
 from ofa.modes import SEED_MODES
+from ofa.rag.glossary import Glossary
 from ofa.rag.sources import Place, load_sources
 
 from . import cli_docs
@@ -205,6 +206,19 @@ def test_toml_in_the_pages_is_accepted(tmp_path):
 
     assert count["site"] >= 2
     assert count["sources"] >= 2
+
+
+def test_the_glossary_in_the_pages_does_what_they_say():
+    """docs/documents.md's example is one, and finds what the text below it says."""
+    page = (DOCS / "documents.md").read_text(encoding="utf-8")
+    (text,) = (block for block in blocks(page) if " => " in block)
+    rules = Glossary.parse(text)
+
+    assert rules.added("two fat nodes") == rules.added("fat GPU nodes") == ("bigmem",)
+    assert rules.added("nodes that are fat") == ()
+    assert "OUT_OF_MEMORY" in rules.added("killed for too much memory")
+    assert rules.added("what was on the old cluster?") == ("tulip", "/scratch-tulip")
+    assert rules.added("CHT") == ("conjugate heat transfer",)
 
 
 def test_every_key_of_a_place_is_documented():

@@ -2,7 +2,7 @@
 What a question would bring along, for people to see: which passages, why, and why not.
 
 It asks the very parts that serve chats, so that it can't tell anything else; a second
-search without the floor adds what came closest where nothing was good enough.
+search without the floor adds what came closest where nothing fitted well enough.
 """
 
 from __future__ import annotations
