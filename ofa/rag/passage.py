@@ -23,6 +23,11 @@ class Passage:
     pinned: bool = False  # declared authoritative: goes first, always
     tier: int = 1  # its place's, 1 to 9: lower goes first where both fit a question
 
+    @property
+    def reading(self) -> str:
+        """What makes two passages the same to a reader, whatever their layout."""
+        return " ".join(self.text.split())
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -30,7 +35,7 @@ class Hit:
 
     passage: Passage
     score: float  # fused, 0 to 1 within one question; for ranking
-    cosine: float  # dense similarity, -1 to 1; for the relevance floor
+    cosine: float  # dense similarity, -1 to 1; the best one is a part of the gate's fit
     row: int = 0  # its place in the collection, where a document's pieces are in order
     before: Passage | None = None  # of the same document
     after: Passage | None = None

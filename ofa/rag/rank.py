@@ -66,8 +66,8 @@ def ranked(
     """
     Return the best hits of all *legs*, which stand in their order of precedence.
 
-    Pinned passages come first. A text is shown once, a file at most *max_per_file*
-    times.
+    Pinned passages come first. A file comes at most *max_per_file* times, and so do
+    files that hold the same text: a question may mean any of them.
     """
     scored = sorted(_fused(legs, dense_weight))
     hits = (_hit(legs[entry[2]], entry) for entry in scored)  # of what is looked at
@@ -168,19 +168,14 @@ def _bounds(
 
 
 def _thinned(hits: Iterator[Hit], max_per_file: int) -> Iterator[Hit]:
-    texts: set[str] = set()
+    texts: Counter[str] = Counter()
     files: Counter[tuple[str, str]] = Counter()
     for hit in hits:
         file = (hit.passage.collection, hit.passage.path)
-        text = _content(hit.passage)
-        full = files[file] >= max_per_file and not hit.passage.pinned
-        if text in texts or full:
+        text = hit.passage.reading
+        most = max(files[file], texts[text])
+        if most >= max_per_file and not hit.passage.pinned:
             continue
-        texts.add(text)
+        texts[text] += 1
         files[file] += 1
         yield hit
-
-
-def _content(passage: Passage) -> str:
-    """Return what makes two passages the same to a reader, whatever their layout."""
-    return " ".join(passage.text.split())

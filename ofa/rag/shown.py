@@ -55,19 +55,27 @@ class _Budget:
     def __init__(self, count: Count, tokens: int) -> None:
         self._count = count
         self._left = tokens
+        self._read: set[str] = set()
 
     def fill(self, hits: Sequence[Hit], tokens: int, most: int) -> list[Hit]:
-        """Return the first of *hits* that fit into *tokens*, *most* of them."""
+        """
+        Return the first of *hits* that fit into *tokens*, *most* of them.
+
+        A text is shown once, whichever files hold it.
+        """
         chosen: list[Hit] = []
         tokens = min(tokens, self._left)
         for hit in hits:
             if len(chosen) >= most:
                 break
             passage = hit.passage
+            if passage.reading in self._read:
+                continue
             header = f"[9] {passage.collection}/{passage.path} > {passage.section}"
             cost = self._count(f"{header}\n{passage.text}\n\n")
             if cost <= tokens:
                 chosen.append(hit)
+                self._read.add(passage.reading)
                 tokens -= cost
                 self._left -= cost
         return chosen

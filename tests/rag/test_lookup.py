@@ -218,7 +218,7 @@ def test_who_asks_nothing_gets_nothing():
 def test_the_header_is_cut_between_sources():
     """Proxies and clients take a few KiB of headers in all."""
     long = tuple(
-        Hit(Passage("hpc", f"{n}-{'é' * 100}.md", "", "", "word"), 1.0, 0.9)
+        Hit(Passage("hpc", f"{n}-{'é' * 100}.md", "", "", f"word {n}"), 1, 0.9)
         for n in range(6)
     )
 

@@ -165,18 +165,17 @@ def test_precedence_does_not_bury_a_better_page(minilm, index):
     assert paths(found)[0] == "hpc/slurm/after.md"
 
 
-def test_the_same_text_is_shown_once(tmp_path):
-    """A copy in another file or collection adds nothing, however it is wrapped."""
-    text = "a.md | A\nload the module gcc\nfirst"
-    copy = "b.md | B\nload  the module\ngcc first"
-    put(tmp_path, parsed("hpc", f"{text}\n---\n{copy}"), Letters())
-    put(tmp_path, parsed("code", text), Letters())
+def test_files_of_one_text_cannot_fill_the_answer(tmp_path):
+    """A question may mean any of them, but not all; the first collection's go first."""
+    copies = "\n---\n".join(f"{n}.md | A\nload the module gcc\nfirst" for n in range(6))
+    put(tmp_path, parsed("hpc", copies), Letters())
+    put(tmp_path, parsed("code", "b.md | B\nload  the module\ngcc first"), Letters())
 
     found = Retriever(Shelf(tmp_path), Letters, settings=ANY).find(
         ["code", "hpc"], "which module do I load"
     )
 
-    assert paths(found) == ["code/a.md"]
+    assert paths(found) == ["code/b.md", "hpc/0.md", "hpc/1.md"]
 
 
 def test_one_file_cannot_fill_the_answer(tmp_path):

@@ -8,7 +8,7 @@ from ofa.rag.shown import is_shown, select
 
 def hit(name: str, length: int, *, pinned: bool = False) -> Hit:
     """Return a hit whose text has *length* words."""
-    text = " ".join(["w"] * length)
+    text = " ".join([name.split()[0], *["w"] * (length - 1)])
     return Hit(Passage("c", name, name, "", text, pinned=pinned), 0.5, 0.5)
 
 
@@ -59,6 +59,14 @@ def test_the_budget_holds_with_headers_counted():
     assert len(set(found.split())) == 3
 
 
+def test_the_same_text_is_shown_once():
+    """A copy in another file adds nothing, however it is wrapped, and costs nothing."""
+    first = hit("a", 40)
+    copy = Passage("c", "copy", "copy", "", first.passage.text.replace(" ", "  \n"))
+
+    assert chosen([first, replace(first, passage=copy), hit("b", 40)], 100) == "ab"
+
+
 # --- neighbours ---------------------------------------------------------------------
 
 DOCUMENT = [
@@ -69,7 +77,10 @@ DOCUMENT = [
 
 def at(row: int, *, path: str = "doc") -> Hit:
     """Return the hit on a piece of the document, with those beside it."""
-    pieces = [replace(piece, path=path) for piece in DOCUMENT]
+    pieces = [
+        replace(piece, path=path, text=piece.text.replace("w", path, 1))
+        for piece in DOCUMENT
+    ]
     before = pieces[row - 1] if row else None
     after = pieces[row + 1] if row + 1 < len(pieces) else None
     return Hit(pieces[row], 0.5, 0.5, row, before, after)
