@@ -26,6 +26,10 @@ _WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
 # so many answers ago has asked on by then or gone.
 _MOST_WARM = 16
 
+# Chunks that short prompts may come to together. Read one after the other they would
+# hold up the answers being written for longer, only not at a time.
+_TOGETHER = 2
+
 _FAILED = "the engine failed in this answer; send it again"
 
 
@@ -167,7 +171,7 @@ class Batch:
 
     def _is_read_with(self, group: Sequence[Row], row: Row) -> bool:
         """
-        Tell whether one chunk has room for what *group* and *row* have left to read.
+        Tell whether what *group* and *row* have left to read is little enough.
 
         Short prompts of many callers cost little more together than one alone. Nothing
         is read twice: what *row* shares with another is read and kept there first.
@@ -175,7 +179,7 @@ class Batch:
         kept = self._store.match(row.ids, row.owner).tokens
         longest = max(len(row.ids) - kept, *(len(r.ids) - r.cached for r in group))
         decoding = any(run.decoding for run in self._running.values())
-        if longest * (len(group) + 1) > self._chunk(decoding):
+        if longest * (len(group) + 1) > _TOGETHER * self._chunk(decoding):
             return False
         begins = row.ids[: kept + LEAST_BETWEEN]
         return all(other.ids[: len(begins)] != begins for other in group)
@@ -247,8 +251,10 @@ class Batch:
         tokens = sum(self._advance(part) for part in prompts)
         if not answers and not any(run.row.warm for run in self._running.values()):
             self._speed.add(tokens, wall_s)
-        for answer in answers:
+        for answer in answers:  # all of them before any is kept, which takes time
             self._hand_over(answer)
+        for answer in answers:
+            self._see_off(answer)
         for part in prompts:
             self._keep_mark(part.uid)
 
@@ -282,13 +288,18 @@ class Batch:
         if row.logprobs is not None:
             told = likeliest(answer.logprobs, answer.token, row.logprobs)
         row.mailbox.put(Sampled(row.index, answer.token, finish, *told))
-        if finish:
-            # Keeping waits for the step that the generator has begun already: the
-            # last token's text does not, only what is told of the answer's end.
-            if not row.cancelled and not row.priority:
-                self._keep(answer.all_tokens, row, answer.prompt_cache, "answer")
-            row.mailbox.put(Gone(row.index))
-            del self._running[answer.uid]
+
+    def _see_off(self, answer: Any) -> None:  # noqa: ANN401 - mlx-lm's Response
+        """Keep what an answer that has ended leaves behind, and let its row go."""
+        if not answer.finish_reason:
+            return
+        # Keeping waits for the step that the generator has begun already: the
+        # last token's text does not, only what is told of the answer's end.
+        row = self._running[answer.uid].row
+        if not row.cancelled and not row.priority:
+            self._keep(answer.all_tokens, row, answer.prompt_cache, "answer")
+        row.mailbox.put(Gone(row.index))
+        del self._running[answer.uid]
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""

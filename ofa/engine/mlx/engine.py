@@ -78,6 +78,7 @@ class MlxEngine:
         """
         model = self._models[chat.weights]
         refuse_unable(chat, model.limits())
+        self._scheduler.expect()
         return model.reply(chat, self._wait(model.weights))
 
     def limits(self, weights: str = "") -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import defaultdict
 
 import pytest
@@ -124,7 +125,7 @@ def test_what_is_read_together_is_answered_as_alone(held, cold):
 
 def test_long_prompts_are_read_one_by_one(held):
     """Each waits for its own chunks only; a short one goes with none of them."""
-    prompts = [[20 + n] * 300 for n in range(3)]
+    prompts = [[20 + n] * 2000 for n in range(3)]
     del held.shapes[:]
 
     held.together([row(ids) for ids in prompts])
@@ -158,3 +159,42 @@ def test_those_given_up_harm_none_that_they_are_read_with(held, cold):
 
     assert first == cold.together([row(prompts[0])])[0]
     assert last == cold.together([row(prompts[3])])[0]
+
+
+def test_who_comes_at_once_is_waited_for(held):
+    """The first of a burst is not begun while others' prompts are being tokenised."""
+    scheduler = held.engine._scheduler
+    rows = [row([40 + n, 50 + n, 60 + n]) for n in range(3)]
+    del held.shapes[:]
+
+    scheduler.expect()
+    scheduler.expect()
+    scheduler.expect()
+    for one in rows:
+        held.submit(one)
+        time.sleep(0.03)  # for as long as a slow tokeniser takes
+    for one in rows:
+        written(one)
+
+    assert widest(held.shapes) == 3
+
+
+def test_nobody_is_waited_for_alone_or_for_long(held):
+    """One that comes alone begins at once; one that is refused holds up nobody."""
+    alone, other = row([40, 41, 42], 1), row([50, 51, 52], 1)
+
+    began = time.monotonic()
+    held.engine._scheduler.expect()
+    held.submit(alone)
+    written(alone)
+    assert time.monotonic() - began < 5
+    held.engine._scheduler.expect()  # of this one no row ever comes
+    began = time.monotonic()
+    held.engine._scheduler.expect()
+    held.submit(other)
+    written(other)
+
+    assert quick < 5 and time.monotonic() - began < 5, (
+        "no more than a tenth of a second"
+    )
+    assert not held.engine._scheduler._expects(time.monotonic() + 1)
