@@ -23,7 +23,7 @@ from .rag.health import Checkup, Documents, Health, health
 from .rag.lookup import Budget, Lookup
 from .rag.memory import Memory
 from .rag.report import Inspector
-from .rag.retrieve import FLOOR, Retriever, Settings
+from .rag.retrieve import FLOOR, NO_FLOOR, Retriever, Settings
 from .rag.shelf import Shelf
 from .rag.shelves import Shelves
 from .state import StateFolder
@@ -211,9 +211,10 @@ def make_embedder(rag: RagSection) -> Embedder:
 
 def search_settings(rag: RagSection, deadline_s: float) -> Settings:
     """Return how to search as configured, within *deadline_s*."""
+    floor = FLOOR if rag.floor is None else rag.floor
     return Settings(
         dense_weight=rag.dense_weight,
-        floor=FLOOR if rag.floor is None else rag.floor,
+        floor=floor if floor > NO_FLOOR else None,
         deadline_s=deadline_s,
     )
 

@@ -322,8 +322,11 @@ def _read_manifest(folder: Path) -> Manifest:
         raise _Wrong("manifest.json is not what was written")
     notes = tuple(SourceNote(**note) for note in about.pop("sources"))
     chance = Chance(**about.pop("chance"))
-    if not (math.isfinite(chance.mean) and chance.spread > 0):
+    figures = (chance.mean, chance.spread)
+    if not all(type(x) is float and math.isfinite(x) for x in figures):
         raise _Wrong("manifest.json holds a measurement that is none")
+    if chance.spread <= 0:
+        raise _Wrong("manifest.json holds a spread that is none")
     manifest = Manifest(**about, sources=notes, chance=chance)
     texts = (manifest.collection, manifest.created, manifest.embedder)
     if not all(isinstance(text, str) for text in (*texts, manifest.fingerprint)):

@@ -36,6 +36,7 @@ log = logging.getLogger("ofa.rag")
 # 13 others; on the short notes (1,100) 175 of 192, and 3 of 32, most of which are of
 # neighbouring fields.
 FLOOR = 0.56
+NO_FLOOR = -1.0  # as configured: everything gets through
 _KNOWN_SHARE = 0.5
 _MANY = 100  # passages that know the usual words of their field
 _SPREADS = 20  # beyond chance that count 1: what MiniLM gives a question its answer

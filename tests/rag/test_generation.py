@@ -320,6 +320,9 @@ def test_a_manifest_cannot_lead_elsewhere(tmp_path, export):
         {"mean": 0.3, "spread": math.nan},
         {"mean": 0.3, "spread": 0},
         {"mean": 0.3, "spread": -0.05},
+        {"mean": 10**400, "spread": 0.05},
+        {"mean": 0.3, "spread": math.inf},
+        {"mean": 0.3, "spread": 10**400},
         {"mean": "0.3", "spread": 0.05},
         {"mean": 0.3, "spread": "0.05"},
         {"mean": None, "spread": 0.05},
@@ -328,7 +331,7 @@ def test_a_manifest_cannot_lead_elsewhere(tmp_path, export):
         "0.3",
         None,
     ],
-    ids=str,
+    ids=lambda chance: str(chance)[:40],
 )
 def test_a_chance_that_is_none_is_damage(tmp_path, export, chance):
     """Every question would pass it, or none, or each would fail."""
