@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -42,6 +43,8 @@ _MANY = 100  # passages that know the usual words of their field
 _SPREADS = 20  # beyond chance that count 1: what MiniLM gives a question its answer
 # Without vectors: the share of a question's words that one passage must have.
 WORDS_FLOOR = 0.5
+
+_WORD = re.compile(r"\w+")
 
 # A worker that hangs (a dead file server) keeps its place; the rest goes on.
 PLACES = 8
@@ -235,7 +238,8 @@ class Retriever:
         if not alike:
             why = "by words alone, the index was made with another embedding model"
             return self._by_words(legs, words, why)
-        vector = self._vector(embedder, " ".join(filter(None, reversed(asked))))
+        text = f"{asked[1]} {words.mended}".strip()
+        vector = self._vector(embedder, text)
         full = [
             leg.with_cosines(vector) if leg in alike else leg  # a mixed shelf
             for leg in legs
@@ -289,6 +293,7 @@ class _Words:
     """A question's words, as the collections that are searched know them."""
 
     question: str
+    mended: str  # with the likeliest spelling in place of each mistyped word
     queries: tuple[str, ...]  # one a collection, mistyped words put right
     known: float  # the share of its words of content that one of them has, or nearly
     any_known: bool
@@ -299,19 +304,27 @@ class _Words:
         sides = [generation.lexical for generation in generations]
         # A word that any collection knows is a word, and no typo of another's.
         unknown = [w for w in content if not any(side.has_word(w) for side in sides)]
-        mended = [[side.nearest(word) for word in unknown] for side in sides]
+        near = [{word: side.nearest(word) for word in unknown} for side in sides]
+        right = {
+            word: next(filter(None, (found[word] for found in near)), [""])[0]
+            for word in unknown
+        }
         strange = [
             word
-            for word, *found in zip(unknown, *mended, strict=True)
-            if not any(found)
+            for word in unknown
+            if not right[word]
             and not any(g.glossary.has_word(word, question) for g in generations)
         ]
         # A few pages know few words of any language: there it says less.
         size = sum(len(generation.passages) for generation in generations)
         weight = min(1.0, math.sqrt(size / _MANY))
-        known = 1 - weight * len(strange) / len(content) if content else 0.0
-        queries = tuple(" ".join([question, *chain(*found)]) for found in mended)
-        return cls(question, queries, known, len(strange) < len(content))
+        return cls(
+            question,
+            _WORD.sub(lambda found: right.get(found[0].lower()) or found[0], question),
+            tuple(" ".join([question, *chain(*found.values())]) for found in near),
+            known=1 - weight * len(strange) / len(content) if content else 0.0,
+            any_known=len(strange) < len(content),
+        )
 
     def legs(
         self, generations: Sequence[Generation], previous: str

@@ -117,6 +117,23 @@ def test_words_that_a_collection_knows_count(tmp_path, more, less):
     assert fit(more) > fit(less) + 0.05
 
 
+def test_meaning_is_looked_for_in_what_was_meant(tmp_path):
+    """A mistyped word is put right before it is embedded; names and new words stay."""
+    put(tmp_path, parsed("hpc", HPC), Letters())
+    seen = []
+
+    class Noting(Letters):
+        def query(self, text):
+            seen.append(text)
+            return super().query(text)
+
+    Retriever(Shelf(tmp_path), Noting, settings=ANY).find(
+        ["hpc"], "Which compielr of Kwyjibo?", "and modules"
+    )
+
+    assert seen == ["and modules Which compiler of Kwyjibo?"]
+
+
 def test_a_follow_up_is_found_by_the_question_before(minilm, index):
     """Without it, "and on each node" names no subject."""
     retriever = Retriever(Shelf(index), lambda: minilm, settings=PATIENT)
