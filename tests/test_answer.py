@@ -354,7 +354,7 @@ class TenPassages:
 
     def find(self, collections, question, previous=""):
         """Return them."""
-        passages = [Passage("hpc", f"{n}.md", "", "", "word " * 10) for n in range(10)]
+        passages = [Passage("hpc", f"{n}.md", "", "", f"w{n} " * 10) for n in range(10)]
         return Found(tuple(Hit(each, 1.0, 0.9) for each in passages), "hit")
 
     def find_private(self, question, previous=""):

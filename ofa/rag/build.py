@@ -238,11 +238,7 @@ def _export(
         chromadb=store.version,
         passages=len(rows),
         content=_content(passages, rows, collection.glossary.text, chance.QUESTIONS),
-        sources=tuple(
-            SourceNote(place.label, place.count, place.sha256)
-            for place in found.places
-            if place.root
-        ),
+        sources=_sources(found),
     )
     folder = workshop.shelf / name
     if same := _same(folder, manifest):
@@ -260,6 +256,15 @@ def _export(
     )
     workshop.progress(f"{name}: writing", 1, 1)
     return written, True
+
+
+def _sources(found: Found) -> tuple[SourceNote, ...]:
+    """Return what there was of the places; one that is not there is none."""
+    return tuple(
+        SourceNote(place.label, place.count, place.sha256)
+        for place in found.places
+        if place.root
+    )
 
 
 def _same(folder: Path, manifest: Manifest) -> str:

@@ -26,8 +26,7 @@ _WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
 # so many answers ago has asked on by then or gone.
 _MOST_WARM = 16
 
-# Chunks that short prompts may come to together. Read one after the other they would
-# hold up the answers being written for longer, only not at a time.
+# Chunks that short prompts may fill together: one by one they hold up others longer.
 _TOGETHER = 2
 
 _FAILED = "the engine failed in this answer; send it again"
@@ -179,7 +178,9 @@ class Batch:
         kept = self._store.match(row.ids, row.owner).tokens
         longest = max(len(row.ids) - kept, *(len(r.ids) - r.cached for r in group))
         decoding = any(run.decoding for run in self._running.values())
-        if longest * (len(group) + 1) > _TOGETHER * self._chunk(decoding):
+        # Memory is counted for a chunk of the room's, whoever's tokens are in it.
+        most = min(_TOGETHER * self._chunk(decoding), self._ready.room.chunk)
+        if longest * (len(group) + 1) > most:
             return False
         begins = row.ids[: kept + LEAST_BETWEEN]
         return all(other.ids[: len(begins)] != begins for other in group)

@@ -22,7 +22,7 @@ from .odd import idle
 
 CALLER = Caller("key1", "OpenAI/Python 3.57.0")
 FILES = tuple(
-    Hit(Passage("hpc", f"{name}.md", "", "", "the quick file, " * 2), 1.0, 0.9)
+    Hit(Passage("hpc", f"{name}.md", "", "", f"the quick file, {name}, " * 2), 1.0, 0.9)
     for name in ("a", "b")
 )
 
