@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import EngineError, OfaError
 from ..line import Line
+from .ahead import Ahead
 from .foreign import FOREIGN, as_ours, is_out_of_memory, note
 from .lm import Generator, Model, make_generator
 from .prefix import Kind
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 # A request never waits for what is read ahead: only for the chunk under way.
 _WARM_CHUNK, _WARM_CHUNK_S = 32, 0.25
-# Of answers to be read ahead: nothing is, as long as requests come, and whoever got one
-# so many answers ago has asked on by then or gone.
-_MOST_WARM = 16
 
 # Chunks that short prompts may fill together: one by one they hold up others longer.
 _TOGETHER = 2
@@ -85,7 +83,7 @@ class Batch:
         self._generator = self._make()
         self._line: Line[Row] = Line()
         self._held: Row | None = None  # first in line, and there is no room for it yet
-        self._warm: deque[Row] = deque()
+        self._ahead = Ahead()
         self._running: dict[int, _Running] = {}
 
     @property
@@ -100,15 +98,20 @@ class Batch:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything, reading ahead included."""
-        return bool(self.rows or self._running or self._warm)
+        return bool(self.rows or self._running or self._ahead)
+
+    @property
+    def rest_s(self) -> float:
+        """For how long there is nothing to do yet but to wait for the next request."""
+        return 0.0 if self.rows or self._running else self._ahead.rest_s
 
     def admit(self, row: Row) -> None:
         """Put *row* in line."""
         if row.warm:
-            self._warm.append(row)
-            self._forget_oldest()
+            self._ahead.put(row)
         else:
             self._line.put(row, key=row.owner, priority=row.priority)
+            self._ahead.note_request()
 
     def step(self) -> None:
         """Let each running row have one token, and prompts be read a bit further."""
@@ -126,7 +129,7 @@ class Batch:
         self._fail_running(error)
         while (row := self._take_next()) is not None:
             row.fail(error)
-        self._warm.clear()
+        self._ahead.clear()
 
     # -- who is next ---------------------------------------------------------------
 
@@ -144,10 +147,9 @@ class Batch:
 
     def _start_ahead(self) -> None:
         """Read something ahead, if nothing else is to do."""
-        if not self._running and self._warm:
-            ahead = self._warm.popleft()
-            if self._make_room(ahead):  # what is kept gives way for it as well
-                self._start(ahead)
+        ahead = None if self._running else self._ahead.take()
+        if ahead and self._make_room(ahead):  # what is kept gives way for it as well
+            self._start(ahead)
 
     def _start_in(self, group: list[Row], row: Row) -> bool:
         """Start *row* as one more of *group*; return whether others may follow."""
@@ -207,13 +209,7 @@ class Batch:
         for uid, run in tuple(self._running.items()):
             if run.row.warm:
                 self._drop([uid])
-                self._warm.appendleft(run.row)
-
-    def _forget_oldest(self) -> None:
-        """Leave out what has waited longest to be read ahead, if that is too much."""
-        answers = [row for row in self._warm if row.kind == "answer"]
-        for row in answers[:-_MOST_WARM]:
-            self._warm.remove(row)
+                self._ahead.put_back(run.row)
 
     def _start(self, row: Row) -> bool:
         """Put *row* into the generator and return True, or tell it why not."""
@@ -226,7 +222,7 @@ class Batch:
                 processors.append(Trap(row.mask, lambda _, logits: logits))
             layers = self._recall(row)
             (uid,) = self._generator.insert_segments(
-                [_segments(row)],
+                [row.segments],
                 [row.max_tokens],
                 [layers],
                 [list(row.ids[: row.cached])],
@@ -301,6 +297,7 @@ class Batch:
             self._keep(answer.all_tokens, row, answer.prompt_cache, "answer")
         row.mailbox.put(Gone(row.index))
         del self._running[answer.uid]
+        self._ahead.note_request()
 
     def _fail_faulty(self) -> None:
         """Take out the rows whose own sampler or processors failed in this step."""
@@ -391,10 +388,3 @@ class Batch:
         self._note("a step failed; the batch is started afresh", error)
         self._generator = self._make()
         mx.clear_cache()
-
-
-def _segments(row: Row) -> list[list[int]]:
-    """Return what is left of *row* to read, cut at its marks."""
-    cuts = [at for at, _ in row.marks_left]
-    edges = [row.cached, *cuts, len(row.ids)]
-    return [list(row.ids[a:b]) for a, b in zip(edges, edges[1:], strict=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
@@ -112,6 +113,13 @@ class Row:
             for mark in self.marks
             if mark[0] > self.cached and (mark[0] >= near or mark is self.marks[-1])
         )
+
+    @property
+    def segments(self) -> list[list[int]]:
+        """What is left to read, cut at its marks."""
+        cuts = [at for at, _ in self.marks_left]
+        edges = [self.cached, *cuts, len(self.ids)]
+        return [list(self.ids[a:b]) for a, b in pairwise(edges)]
 
     @property
     def kind(self) -> Kind | None:

@@ -278,12 +278,15 @@ class Scheduler:
         """Sort in what came; with nothing to do, wait for it and for its company."""
         batch = self._resident[1] if self._resident else None
         began = quiet = 0.0
-        if not (batch and batch.busy) and not self._wanted():
+        wanted = bool(self._wanted())
+        rest_s = batch.rest_s if batch and not wanted else 0.0
+        if rest_s or not (wanted or (batch and batch.busy)):
             try:
-                wait_s = self._unload_s if batch and self._unload_s else None
-                self._take(self._inbox.get(timeout=wait_s))
+                wait_s = rest_s or (self._unload_s if batch else 0.0)
+                self._take(self._inbox.get(timeout=wait_s or None))
             except Empty:  # nothing came for so long
-                self._drop_resident()
+                if not rest_s:
+                    self._drop_resident()
                 return
             began = time.monotonic()
         while True:

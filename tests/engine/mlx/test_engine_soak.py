@@ -124,8 +124,8 @@ def test_what_is_to_be_read_ahead_does_not_pile_up(smaller):
         for n in range(300):
             batch.admit(warm_row([n + 200] * 40, str(n), "answer"))
 
-        kinds = [row.kind for row in batch._warm]
-        newest = [row.owner for row in batch._warm][-1]
+        kinds = [row.kind for row in batch._ahead._rows]
+        newest = [row.owner for row in batch._ahead._rows][-1]
         gather(engine.reply(chat("Hi", Sampling(max_tokens=1))))
 
         assert (kinds.count("system"), kinds.count("answer")) == (4, 16)
