@@ -39,9 +39,9 @@ from .store import Row, Store
 
 BATCH = 256  # chunks embedded between two writes: what an interruption loses
 
-# Called with what is going on, how much of it is done, and how much there is.
 STORE = "chroma"  # chromadb's folder, beside the collections
 
+# Called with what is going on, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
 
 

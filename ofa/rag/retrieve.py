@@ -332,13 +332,16 @@ class _Words:
         """Return BM25's scores for the question, the one before it counting half."""
         legs = []
         for generation, query in zip(generations, self.queries, strict=True):
-            meant = generation.glossary.added
-            texts = {
-                query: 1.0,
-                " ".join(meant(self.question)): rank.GLOSSARY_WEIGHT,
-                previous: rank.PREVIOUS_WEIGHT,
-                " ".join(meant(previous)): rank.PREVIOUS_WEIGHT * rank.GLOSSARY_WEIGHT,
-            }
+            names, earlier = (
+                " ".join(generation.glossary.added(text))
+                for text in (self.question, previous)
+            )
+            texts = [  # pairs: two of the texts may be the same
+                (1.0, query),
+                (rank.GLOSSARY_WEIGHT, names),
+                (rank.PREVIOUS_WEIGHT, previous),
+                (rank.PREVIOUS_WEIGHT * rank.GLOSSARY_WEIGHT, earlier),
+            ]
             legs.append(rank.Leg(generation, *_sides(generation, texts)))
         return tuple(legs)
 
@@ -349,12 +352,14 @@ class _Words:
         return len(wanted & have) / len(wanted) if wanted else 0.0
 
 
-def _sides(generation: Generation, texts: Mapping[str, float]) -> list[rank.Scores]:
+def _sides(
+    generation: Generation, texts: Sequence[tuple[float, str]]
+) -> list[rank.Scores]:
     """Return what passages, their documents and their folders score for all *texts*,
     each by its weight."""
     sides = [np.zeros(len(generation.passages), dtype=np.float32) for _ in range(3)]
     passages, files, folders = sides
-    for text, weight in texts.items():
+    for weight, text in texts:
         if text:
             lexical = generation.lexical
             passages += weight * lexical.scores(text)

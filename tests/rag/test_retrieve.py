@@ -117,6 +117,25 @@ def test_words_that_a_collection_knows_count(tmp_path, more, less):
     assert fit(more) > fit(less) + 0.05
 
 
+def test_a_question_that_is_asked_again_counts_for_both(tmp_path):
+    """Its words and the names that its glossary adds, now and half for the time before:
+    a rule that both questions meet counts for each."""
+    rules = Glossary.parse("fix threads => binding, mpirun")
+    put(tmp_path, parsed("hpc", HPC), Letters(), glossary=rules)
+    generation = Shelf(tmp_path).generation("hpc")
+    question = "fix threads of a job"
+    words = retrieve._Words.of(question, [generation])
+
+    (once,) = words.legs([generation], "")
+    (twice,) = words.legs([generation], question)
+
+    assert once.words.any()
+    for side in ("words", "files", "folders"):
+        np.testing.assert_allclose(
+            getattr(twice, side), 1.5 * getattr(once, side), rtol=1e-5
+        )
+
+
 def test_meaning_is_looked_for_in_what_was_meant(tmp_path):
     """A mistyped word is put right before it is embedded; names and new words stay."""
     put(tmp_path, parsed("hpc", HPC), Letters())
