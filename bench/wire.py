@@ -166,18 +166,27 @@ class _Reader:
 
 
 def ask_all(
-    port: int, requests: Sequence[bytes], *, silence_s: float = SILENCE_S
+    port: int,
+    requests: Sequence[bytes],
+    *,
+    silence_s: float = SILENCE_S,
+    at_once: int = 0,
 ) -> list[Heard]:
-    """Send all *requests* at once, each on its own connection; read them to the end."""
+    """
+    Send *requests*, each on its own connection; read them to the end, in their order.
+
+    All at once, or *at_once* of them: then the next is sent when one has ended.
+    """
     chosen = selectors.DefaultSelector()
-    heard = []
-    for sent in requests:
-        one = Heard(time.perf_counter())
-        sock = socket.create_connection(("127.0.0.1", port), timeout=30)
-        sock.sendall(sent)
-        sock.setblocking(False)
-        chosen.register(sock, selectors.EVENT_READ, _Reader(sock, one))
-        heard.append(one)
+    heard: list[Heard] = []
+
+    def fill() -> None:
+        while len(heard) < len(requests):
+            if at_once and len(chosen.get_map()) >= at_once:
+                return
+            heard.append(_send(chosen, port, requests[len(heard)]))
+
+    fill()
     while chosen.get_map():
         ready = chosen.select(silence_s)
         at_s = time.perf_counter()
@@ -186,8 +195,18 @@ def ask_all(
                 _finish(chosen, key.data, at_s, f"silent for {silence_s:g} s")
         for key, _ in ready:
             _read(chosen, key.data, at_s)
+        fill()
     chosen.close()
     return heard
+
+
+def _send(chosen: selectors.BaseSelector, port: int, sent: bytes) -> Heard:
+    one = Heard(time.perf_counter())
+    sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+    sock.sendall(sent)
+    sock.setblocking(False)
+    chosen.register(sock, selectors.EVENT_READ, _Reader(sock, one))
+    return one
 
 
 def ask(port: int, sent: bytes, *, silence_s: float = SILENCE_S) -> Heard:

@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -121,6 +124,36 @@ def test_a_stream_reads_the_same_wherever_it_is_cut(sent):
         assert heard.tokens == 5
         assert heard.is_whole
         assert done is (sent is CHUNKED)
+
+
+def test_no_more_are_asked_at_once_than_told():
+    """Seven requests, three at a time: all are heard, in the order they were given."""
+    now, most = [], []
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self):
+            now.append(self.path)
+            most.append(len(now))
+            time.sleep(0.05)
+            now.remove(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.path.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    asked = [wire.request(f"/{n}", method="GET") for n in range(7)]
+    try:
+        heard = wire.ask_all(server.server_port, asked, at_once=3)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+    assert [one.body for one in heard] == [b"/%d" % n for n in range(7)]
+    assert max(most) == 3
 
 
 def heard(began, times, tokens):

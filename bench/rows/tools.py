@@ -14,7 +14,8 @@ from ..figures import Figure, at_least
 from ..models import Model
 from ..servers import ROOT, Ofa
 
-_AT_ONCE = 4
+_AT_ONCE = 8  # as many as the engine writes together
+_UNHELD = 3  # of so many requests one is also made without constraints
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class _Side:
     name: str
     family: str
     tokens: int = 768
-    more: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0.7})
+    # Small models say one thing over and over at times: the penalty ends that.
+    more: Mapping[str, Any] = field(
+        default_factory=lambda: {"temperature": 0.7, "frequency_penalty": 0.5}
+    )
 
     def model(self, run: Run) -> Model:
         """Return the model."""
@@ -46,12 +50,14 @@ _SIDES = (
 
 
 def calls(run: Run) -> list[Figure]:
-    """Demand 500 calls of each model, of 100 tools, with and without constraints."""
-    demands = toolset.demands(run.pick(500, 20))
+    """Demand 500 calls of 100 tools, of the models by turns; a third without
+    constraints, too."""
+    asked = toolset.demands(run.pick(500, 24))
     figures = []
-    for side in _SIDES:
+    for at, side in enumerate(_SIDES):
         told = f"{side.name} ({side.family})"
         for held in (True, False):
+            demands = asked[at :: len(_SIDES)][:: 1 if held else _UNHELD]
             run.say(f"tools: {told}, {'held to' if held else 'without'} the grammar")
             outcomes = _demanded(run, side, demands, held=held)
             valid = outcomes.count("valid")
@@ -134,11 +140,10 @@ def _without_directive(folder: Path) -> Path:
 def _ask(
     run: Run, server: Ofa, bodies: Sequence[Mapping[str, Any]]
 ) -> list[wire.Heard]:
-    """Ask a few at once, round after round."""
+    """Ask as many at once as are written together, a batch of them after the other."""
     heard: list[wire.Heard] = []
-    for at in range(0, len(bodies), _AT_ONCE):
-        if at % 100 == 0:
-            run.say(f"  {at} of {len(bodies)}")
-        asked = [server.post(body) for body in bodies[at : at + _AT_ONCE]]
-        heard += wire.ask_all(server.port, asked)
+    for at in range(0, len(bodies), 10 * _AT_ONCE):
+        run.say(f"  {at} of {len(bodies)}")
+        asked = [server.post(body) for body in bodies[at : at + 10 * _AT_ONCE]]
+        heard += wire.ask_all(server.port, asked, at_once=_AT_ONCE)
     return heard
