@@ -38,12 +38,23 @@ _KINDS = {"weights": "float32", "rows": "int32", "starts": "int64"}
 # Plurals that the stemmer takes for Latin.
 _PLURALS = {"cpus": "cpu", "gpus": "gpu", "tpus": "tpu", "menus": "menu"}
 
+Asked = str | Mapping[str, float]  # a question, or its words as `weighed` has them
+
 _local = threading.local()  # a Snowball stemmer is not to be shared between threads
 
 
 def tokens(text: str) -> list[str]:
     """Return the search words of *text*: identifiers whole and split, prose stemmed."""
     return list(words.split(text, stem))
+
+
+def weighed(texts: Iterable[tuple[float, str]]) -> dict[str, float]:
+    """Return the search words of *texts*, each with what its texts' weights come to."""
+    found: dict[str, float] = {}
+    for weight, text in texts:
+        for word in tokens(text):
+            found[word] = found.get(word, 0.0) + weight
+    return found
 
 
 @dataclass(frozen=True)
@@ -145,14 +156,14 @@ class Lexical:
         ids = {word: number for number, word in enumerate(known["ids"])}
         return cls(columns, ids, known["spellings"])
 
-    def scores(self, question: str) -> NDArray[np.float32]:
+    def scores(self, asked: Asked) -> NDArray[np.float32]:
         """Return each text's score, to be compared within one question only."""
         total = np.zeros(len(self), dtype=np.float32)
-        for rows, weights in self._matches(question):
-            total[rows] += weights
+        for weight, rows, weights in self._matches(asked):
+            total[rows] += weight * weights
         return total
 
-    def group_scores(self, question: str, groups: Groups) -> NDArray[np.float32]:
+    def group_scores(self, asked: Asked, groups: Groups) -> NDArray[np.float32]:
         """
         Return for each text how well its group matches, whichever texts say what.
 
@@ -160,23 +171,24 @@ class Lexical:
         come to, so that nothing is indexed twice.
         """
         total = np.zeros(len(groups), dtype=np.float32)
-        for rows, weights in self._matches(question):
+        for weight, rows, weights in self._matches(asked):
             held = weights / _rarity(len(rows), len(self))
             inside = np.bincount(groups.of[rows], held, minlength=len(groups))
-            rarity = _rarity(int(np.count_nonzero(inside)), len(groups))
+            rarity = weight * _rarity(int(np.count_nonzero(inside)), len(groups))
             total += (rarity * inside / (inside + groups.damping)).astype(np.float32)
         found: NDArray[np.float32] = total[groups.of]
         return found
 
     def _matches(
-        self, question: str
-    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
-        """Yield for each word of *question* which texts hold it, and their scores."""
+        self, asked: Asked
+    ) -> Iterator[tuple[float, NDArray[np.int32], NDArray[np.float32]]]:
+        """Yield for each word its weight, which texts hold it, and their scores."""
         columns = self._columns
-        for word in tokens(question):
+        words_of = weighed([(1.0, asked)]) if isinstance(asked, str) else asked
+        for word, weight in words_of.items():
             if (number := self._ids.get(word)) is not None:
                 part = slice(columns.starts[number], columns.starts[number + 1])
-                yield columns.rows[part], columns.weights[part]
+                yield weight, columns.rows[part], columns.weights[part]
 
     def has_word(self, word: str) -> bool:
         """Tell whether some text holds *word*, in this or another ending."""

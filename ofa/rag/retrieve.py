@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from . import rank
 from .courtesy import is_continuation, is_small_talk
 from .generation import Generation
-from .lexical import tokens
+from .lexical import tokens, weighed
 from .passage import Hit, Passage
 from .words import STOP_WORDS, surface
 
@@ -44,6 +44,7 @@ _SPREADS = 20  # beyond chance that count 1: what MiniLM gives a question its an
 # Without vectors: the share of a question's words that one passage must have.
 WORDS_FLOOR = 0.5
 
+_SLOW = "the embedding model took too long"
 _WORD = re.compile(r"\w+")
 
 # A worker that hangs (a dead file server) keeps its place; the rest goes on.
@@ -170,7 +171,7 @@ class Retriever:
         until = time.monotonic() + wait_s
         if not self._places.acquire(timeout=wait_s):
             return Found(reason="failed: too many searches at once")
-        search = _Search(Found(reason=f"failed: nothing within {wait_s:g} s"))
+        search = _Search()
         threading.Thread(
             target=self._run,
             args=(search, shelf, names, asked),
@@ -178,7 +179,8 @@ class Retriever:
             daemon=True,  # one that hangs must not keep the process
         ).start()
         search.done.wait(max(0.0, until - time.monotonic()))
-        return search.found
+        late = f"nothing within {wait_s:g} s"
+        return search.found or search.without_vectors(late, _SLOW)
 
     def _run(
         self,
@@ -192,7 +194,8 @@ class Retriever:
         except Exception as exc:  # noqa: BLE001 - the thread's hand-over
             # The message may quote a question or a path: the class must do.
             log.warning("retrieval failed: %s", type(exc).__name__)
-            search.fail(type(exc).__name__)
+            failed = type(exc).__name__
+            search.found = search.without_vectors(failed, failed)
         finally:
             self._places.release()
             search.done.set()
@@ -214,8 +217,9 @@ class Retriever:
             search.found = Found(reason="none: no known word")
             return
         legs = words.legs(generations, asked[1])
-        late = "by words alone, the embedding model took too long"
-        search.found = self._by_words(legs, words, late)
+        search.by_words = lambda why: self._by_words(
+            legs, words, f"by words alone, {why}"
+        )
         search.found = self._by_both(legs, words, asked)
 
     def _by_words(self, legs: Sequence[rank.Leg], words: _Words, why: str) -> Found:
@@ -276,16 +280,23 @@ class Retriever:
 class _Search:
     """What one search has come to so far; read by its caller when time is up."""
 
-    def __init__(self, found: Found) -> None:
-        self.found = found
+    def __init__(self) -> None:
+        self.found: Found | None = None
+        self.by_words: Callable[[str], Found] | None = None  # once words are scored
         self.done = threading.Event()
 
-    def fail(self, name: str) -> None:
-        """Keep what words alone have found, if anything."""
-        if self.found.hits:
-            self.found = replace(self.found, reason=f"hit: by words alone, {name}")
-        else:
-            self.found = Found(reason=f"failed: {name}")
+    def without_vectors(self, failure: str, why: str) -> Found:
+        """
+        Return what words alone find, and *why* it was them, else the *failure*.
+
+        Ranked only now: nearly all searches end with vectors. Never raises.
+        """
+        try:
+            found = self.by_words(why) if self.by_words else Found()
+        except Exception as exc:  # noqa: BLE001 - a look-up never fails a chat
+            log.warning("retrieval by words failed: %s", type(exc).__name__)
+            found = Found()
+        return found if found.hits else Found(reason=f"failed: {failure}")
 
 
 @dataclass(frozen=True)
@@ -354,18 +365,15 @@ class _Words:
 
 def _sides(
     generation: Generation, texts: Sequence[tuple[float, str]]
-) -> list[rank.Scores]:
+) -> tuple[rank.Scores, rank.Scores, rank.Scores]:
     """Return what passages, their documents and their folders score for all *texts*,
     each by its weight."""
-    sides = [np.zeros(len(generation.passages), dtype=np.float32) for _ in range(3)]
-    passages, files, folders = sides
-    for weight, text in texts:
-        if text:
-            lexical = generation.lexical
-            passages += weight * lexical.scores(text)
-            files += weight * lexical.group_scores(text, generation.files)
-            folders += weight * lexical.group_scores(text, generation.folders)
-    return sides
+    lexical, asked = generation.lexical, weighed(texts)
+    return (
+        lexical.scores(asked),
+        lexical.group_scores(asked, generation.files),
+        lexical.group_scores(asked, generation.folders),
+    )
 
 
 def _beyond_chance(leg: rank.Leg) -> float:

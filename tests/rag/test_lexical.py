@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ofa.rag.lexical import Groups, Lexical, tokens
+from ofa.rag.lexical import Groups, Lexical, tokens, weighed
 from ofa.rag.typos import Nearest, edits
 
 TEXTS = [
@@ -252,3 +252,19 @@ def test_groups_of_one_text_rank_as_texts_do():
 
     assert grouped.argsort()[::-1][0] == lexical.scores("alpha beta").argmax() == 0
     assert grouped[3] == 0
+
+
+def test_texts_are_asked_together_as_one_by_one():
+    """Two texts by their weights score what each scores, times its weight, in all."""
+    lexical, groups = Lexical.build(TEXTS), Groups([0, 0, 1, 1, 2, 2])
+    asked = weighed([(1.0, "wall class wall"), (0.5, "models of wall distance")])
+
+    scores = lexical.scores(asked)
+    grouped = lexical.group_scores(asked, groups)
+
+    apart = ["wall class wall", "models of wall distance"]
+    first, second = map(lexical.scores, apart)
+    np.testing.assert_allclose(scores, first + 0.5 * second, rtol=1e-5)
+    first, second = (lexical.group_scores(text, groups) for text in apart)
+    np.testing.assert_allclose(grouped, first + 0.5 * second, rtol=1e-5)
+    assert scores[3] > 0 and grouped[0] == 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ofa.rag import retrieve
+from ofa.rag import rank, retrieve
 from ofa.rag.embed import Embedder, packaged_model
 from ofa.rag.glossary import Glossary
 from ofa.rag.retrieve import Found, Retriever, Settings
@@ -306,7 +306,9 @@ def test_an_index_of_another_model_is_searched_by_words(tmp_path):
     """Vectors of two models have nothing to do with each other."""
     put(tmp_path, parsed("hpc", HPC), Letters(), fingerprint="other")
 
-    found = Retriever(Shelf(tmp_path), Letters, settings=ANY).find(["hpc"], "afterok")
+    found = Retriever(Shelf(tmp_path), Letters, settings=ANY).find(
+        ["hpc"], "what does afterok do"
+    )
 
     assert paths(found)[0] == "hpc/slurm/after.md"
     assert "another embedding model" in found.reason
@@ -351,6 +353,41 @@ def test_a_failing_embedder_leaves_the_words(quick):
 
     assert paths(found)[0] == "hpc/slurm/after.md"
     assert found.reason == "hit: by words alone, RuntimeError"
+
+
+def test_nothing_is_ranked_twice(quick, monkeypatch):
+    """The words' own order is made only where no vector comes."""
+    ranked, calls = rank.ranked, []
+
+    def counted(legs, **how):
+        calls.append(legs)
+        return ranked(legs, **how)
+
+    monkeypatch.setattr(rank, "ranked", counted)
+
+    found = Retriever(quick, Letters, settings=ANY).find(
+        ["hpc"], "what does afterok do"
+    )
+    assert found.reason == "hit" and len(calls) == 1
+    found = Retriever(quick, Broken, settings=PATIENT).find(
+        ["hpc"], "what does afterok do"
+    )
+    assert found.hits and len(calls) == 2
+
+
+def test_an_order_that_fails_is_told(quick, monkeypatch):
+    """Neither the thread nor its caller raises, and nobody waits for the deadline."""
+
+    def fails(*_, **__):
+        raise ArithmeticError("of a document")
+
+    monkeypatch.setattr(rank, "ranked", fails)
+
+    found = Retriever(quick, Letters, settings=ANY).find(
+        ["hpc"], "what does afterok do"
+    )
+
+    assert found == Found(reason="failed: ArithmeticError")
 
 
 class Stuck(Letters):
