@@ -9,25 +9,21 @@ never harms a chat: whatever goes wrong or takes too long ends in a `Found` whos
 from __future__ import annotations
 
 import logging
-import math
-import re
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import rank
+from .asked import Words
 from .courtesy import is_continuation, is_small_talk
 from .generation import Generation
-from .lexical import tokens, weighed
-from .passage import Hit, Passage
-from .words import STOP_WORDS, surface
+from .passage import Hit
 
 log = logging.getLogger("ofa.rag")
 
@@ -39,13 +35,11 @@ log = logging.getLogger("ofa.rag")
 FLOOR = 0.56
 NO_FLOOR = -1.0  # as configured: everything gets through
 _KNOWN_SHARE = 0.5
-_MANY = 100  # passages that know the usual words of their field
 _SPREADS = 20  # beyond chance that count 1: what MiniLM gives a question its answer
 # Without vectors: the share of a question's words that one passage must have.
 WORDS_FLOOR = 0.5
 
 _SLOW = "the embedding model took too long"
-_WORD = re.compile(r"\w+")
 
 # A worker that hangs (a dead file server) keeps its place; the rest goes on.
 PLACES = 8
@@ -212,7 +206,7 @@ class Retriever:
         if not generations:
             search.found = Found(reason="none: no index")
             return
-        words = _Words.of(asked[0], generations)
+        words = Words.of(asked[0], generations)
         if not words.any_known:
             search.found = Found(reason="none: no known word")
             return
@@ -222,7 +216,7 @@ class Retriever:
         )
         search.found = self._by_both(legs, words, asked)
 
-    def _by_words(self, legs: Sequence[rank.Leg], words: _Words, why: str) -> Found:
+    def _by_words(self, legs: Sequence[rank.Leg], words: Words, why: str) -> Found:
         hits = self._ranked(legs)
         if self._settings.floor is not None:
             best = max((words.share_in(hit.passage) for hit in hits[:5]), default=0.0)
@@ -231,7 +225,7 @@ class Retriever:
         return Found(hits, f"hit: {why}" if hits else "none")
 
     def _by_both(
-        self, legs: Sequence[rank.Leg], words: _Words, asked: tuple[str, str]
+        self, legs: Sequence[rank.Leg], words: Words, asked: tuple[str, str]
     ) -> Found:
         embedder = self._embedder()
         if embedder is None:
@@ -297,83 +291,6 @@ class _Search:
             log.warning("retrieval by words failed: %s", type(exc).__name__)
             found = Found()
         return found if found.hits else Found(reason=f"failed: {failure}")
-
-
-@dataclass(frozen=True)
-class _Words:
-    """A question's words, as the collections that are searched know them."""
-
-    question: str
-    mended: str  # with the likeliest spelling in place of each mistyped word
-    queries: tuple[str, ...]  # one a collection, mistyped words put right
-    known: float  # the share of its words of content that one of them has, or nearly
-    any_known: bool
-
-    @classmethod
-    def of(cls, question: str, generations: Sequence[Generation]) -> _Words:
-        content = [w for w in dict.fromkeys(surface(question)) if w not in STOP_WORDS]
-        sides = [generation.lexical for generation in generations]
-        # A word that any collection knows is a word, and no typo of another's.
-        unknown = [w for w in content if not any(side.has_word(w) for side in sides)]
-        near = [{word: side.nearest(word) for word in unknown} for side in sides]
-        right = {
-            word: next(filter(None, (found[word] for found in near)), [""])[0]
-            for word in unknown
-        }
-        strange = [
-            word
-            for word in unknown
-            if not right[word]
-            and not any(g.glossary.has_word(word, question) for g in generations)
-        ]
-        # A few pages know few words of any language: there it says less.
-        size = sum(len(generation.passages) for generation in generations)
-        weight = min(1.0, math.sqrt(size / _MANY))
-        return cls(
-            question,
-            _WORD.sub(lambda found: right.get(found[0].lower()) or found[0], question),
-            tuple(" ".join([question, *chain(*found.values())]) for found in near),
-            known=1 - weight * len(strange) / len(content) if content else 0.0,
-            any_known=len(strange) < len(content),
-        )
-
-    def legs(
-        self, generations: Sequence[Generation], previous: str
-    ) -> tuple[rank.Leg, ...]:
-        """Return BM25's scores for the question, the one before it counting half."""
-        legs = []
-        for generation, query in zip(generations, self.queries, strict=True):
-            names, earlier = (
-                " ".join(generation.glossary.added(text))
-                for text in (self.question, previous)
-            )
-            texts = [  # pairs: two of the texts may be the same
-                (1.0, query),
-                (rank.GLOSSARY_WEIGHT, names),
-                (rank.PREVIOUS_WEIGHT, previous),
-                (rank.PREVIOUS_WEIGHT * rank.GLOSSARY_WEIGHT, earlier),
-            ]
-            legs.append(rank.Leg(generation, *_sides(generation, texts)))
-        return tuple(legs)
-
-    def share_in(self, passage: Passage) -> float:
-        """Return which share of the question's words *passage* has."""
-        wanted = set(tokens(self.question))
-        have = set(tokens(f"{passage.path} {passage.section} {passage.text}"))
-        return len(wanted & have) / len(wanted) if wanted else 0.0
-
-
-def _sides(
-    generation: Generation, texts: Sequence[tuple[float, str]]
-) -> tuple[rank.Scores, rank.Scores, rank.Scores]:
-    """Return what passages, their documents and their folders score for all *texts*,
-    each by its weight."""
-    lexical, asked = generation.lexical, weighed(texts)
-    return (
-        lexical.scores(asked),
-        lexical.group_scores(asked, generation.files),
-        lexical.group_scores(asked, generation.folders),
-    )
 
 
 def _beyond_chance(leg: rank.Leg) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ofa.rag import rank, retrieve
+from ofa.rag.asked import Words
 from ofa.rag.embed import Embedder, packaged_model
 from ofa.rag.glossary import Glossary
 from ofa.rag.retrieve import Found, Retriever, Settings
@@ -124,7 +125,7 @@ def test_a_question_that_is_asked_again_counts_for_both(tmp_path):
     put(tmp_path, parsed("hpc", HPC), Letters(), glossary=rules)
     generation = Shelf(tmp_path).generation("hpc")
     question = "fix threads of a job"
-    words = retrieve._Words.of(question, [generation])
+    words = Words.of(question, [generation])
 
     (once,) = words.legs([generation], "")
     (twice,) = words.legs([generation], question)
