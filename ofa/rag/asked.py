@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -68,15 +68,19 @@ class Words:
         """Return BM25's scores for the question, the one before it counting half."""
         legs = []
         for generation, query in zip(generations, self.queries, strict=True):
-            names, earlier = (
-                " ".join(generation.glossary.added(text))
-                for text in (self.question, previous)
-            )
-            texts = [  # pairs: two of the texts may be the same
-                (1.0, query),
-                (rank.GLOSSARY_WEIGHT, names),
-                (rank.PREVIOUS_WEIGHT, previous),
-                (rank.PREVIOUS_WEIGHT * rank.GLOSSARY_WEIGHT, earlier),
+            # As typed, too: a phrase may have words that mending takes for others'.
+            said = dict.fromkeys((self.question, self.mended))
+            texts = [
+                (weight * share, text)
+                for weight, whole, meant in (
+                    (1.0, query, said),
+                    (rank.PREVIOUS_WEIGHT, previous, (previous,)),
+                )
+                for share, text in (
+                    (1.0, whole),
+                    (1.0, " ".join(generation.lexical.parts(whole))),
+                    (rank.GLOSSARY_WEIGHT, _names(generation, meant)),
+                )
             ]
             legs.append(rank.Leg(generation, *_sides(generation, texts)))
         return tuple(legs)
@@ -86,6 +90,12 @@ class Words:
         wanted = set(tokens(self.question))
         have = set(tokens(f"{passage.path} {passage.section} {passage.text}"))
         return len(wanted & have) / len(wanted) if wanted else 0.0
+
+
+def _names(generation: Generation, texts: Iterable[str]) -> str:
+    """Return the documents' names for what *texts* say, each once."""
+    added = map(generation.glossary.added, texts)
+    return " ".join(dict.fromkeys(chain.from_iterable(added)))
 
 
 def _sides(

@@ -39,7 +39,7 @@ from .glossary import NONE, Glossary
 from .lexical import Groups, Lexical
 from .passage import Passage
 
-SCHEMA = 2  # of the folder; another number is another version's, to be built again
+SCHEMA = 3  # of the folder; another number is another version's, to be built again
 
 CURRENT = "current"
 _RETIRED = "none"

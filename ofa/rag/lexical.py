@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,9 @@ _K1, _B = 1.2, 0.75  # the usual ones
 
 # Spellings kept for the repair of typos, the most frequent first (about 20 MB).
 MAX_VOCABULARY = 200_000
+
+# Names that are known by their parts, the most frequent first (about 10 MB).
+MAX_COMPOUNDS = 50_000
 
 WORDS = "words.json"
 # The parts of `Columns` that are files, and what their numbers are.
@@ -90,10 +94,15 @@ class Lexical:
     """
 
     def __init__(
-        self, columns: Columns, ids: Mapping[str, int], spellings: list[str]
+        self,
+        columns: Columns,
+        ids: Mapping[str, int],
+        spellings: list[str],
+        compounds: Mapping[str, Sequence[str]],
     ) -> None:
         self._columns = columns
         self._ids = ids
+        self._compounds = compounds
         self.vocabulary = tuple(spellings)  # most frequent first
         self._spellings = frozenset(spellings)
 
@@ -106,12 +115,16 @@ class Lexical:
         ids: dict[str, int] = {}
         rows: list[list[int]] = []
         seen: Counter[str] = Counter()
+        divided: Counter[tuple[str, tuple[str, ...]]] = Counter()
         for text in texts:
             found = tokens(text)[:MAX_WORDS_OF_TEXT]
             rows.append([ids.setdefault(word, len(ids)) for word in found])
             seen.update(set(words.surface(text)))
+            divided.update(set(words.compounds(text)))
+        # The rarest first: of two ways to divide a name the commoner one stays.
+        names = sorted(divided, key=lambda one: (divided[one], one))[-MAX_COMPOUNDS:]
         common = sorted(seen, key=lambda word: (-seen[word], word))
-        return cls(_columns(rows, ids), ids, common[:MAX_VOCABULARY])
+        return cls(_columns(rows, ids), ids, common[:MAX_VOCABULARY], dict(names))
 
     def dump(self) -> dict[str, bytes]:
         """Return the index as the contents of files, by name."""
@@ -119,6 +132,7 @@ class Lexical:
             "texts": len(self),
             "ids": list(self._ids),  # in the order of their columns
             "spellings": self.vocabulary,
+            "compounds": self._compounds,
         }
         files = {WORDS: json.dumps(known, ensure_ascii=False).encode()}
         for name in _KINDS:
@@ -151,10 +165,11 @@ class Lexical:
             unpack(files[f"{name}.npy"], kind, 1) for name, kind in _KINDS.items()
         )
         columns = Columns(weights, rows, starts, known["texts"])
-        if not _is_sound(columns, known["ids"], known["spellings"]):
+        lists = known["ids"], known["spellings"], *known["compounds"].values()
+        if not (_are_words(*lists) and _is_sound(columns, known["ids"])):
             raise ValueError("the parts of the lexical index do not go together")
         ids = {word: number for number, word in enumerate(known["ids"])}
-        return cls(columns, ids, known["spellings"])
+        return cls(columns, ids, known["spellings"], known["compounds"])
 
     def scores(self, asked: Asked) -> NDArray[np.float32]:
         """Return each text's score, to be compared within one question only."""
@@ -197,6 +212,11 @@ class Lexical:
             return True
         return low.isalpha() and stem(low) in self._ids  # an identifier has no endings
 
+    def parts(self, text: str) -> list[str]:
+        """Return what the names are made of that *text* has in small letters only."""
+        found = (self._compounds.get(word, ()) for word in words.undivided(text))
+        return list(chain.from_iterable(found))
+
     def nearest(self, word: str) -> list[str]:
         """
         Return the spellings that *word*, which no text has, may be a typo of.
@@ -210,13 +230,13 @@ class Lexical:
         return typos.Nearest(self.vocabulary)
 
 
-def _is_sound(columns: Columns, ids: object, spellings: object) -> bool:
+def _is_sound(columns: Columns, ids: Sequence[str]) -> bool:
     """Return whether each word of *ids* has a column, all inside of the matrix."""
-    if not (isinstance(columns.texts, int) and _are_words(ids, spellings)):
+    if not isinstance(columns.texts, int):
         return False
     starts, rows = columns.starts, columns.rows
     return bool(
-        len(starts) > len(ids)  # type: ignore[arg-type]  # a list: just looked at
+        len(starts) > len(ids)
         and starts[0] == 0
         and starts[-1] == len(rows) == len(columns.weights)
         and (np.diff(starts) >= 0).all()

@@ -77,6 +77,27 @@ def surface(text: str) -> Iterator[str]:
                     yield part
 
 
+def compounds(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """
+    Yield the names in *text* that only capitals divide: in small letters, and parts.
+
+    ``setFieldsDict`` has three; who types ``setfieldsdict`` means them all the same.
+    """
+    for found in _SHAPES.finditer(text):
+        shape = found.group()
+        if shape.isalnum() and not _PLAIN.fullmatch(shape) and len(shape) <= MAX_WORD:
+            parts = tuple(_parts(shape))
+            if len(parts) > 1:
+                yield shape.lower(), parts
+
+
+def undivided(text: str) -> Iterator[str]:
+    """Yield the words of *text* that show no parts, in small letters."""
+    for found in _SHAPES.finditer(text):
+        if _PLAIN.fullmatch(found.group()):
+            yield found.group().lower()
+
+
 def _of_identifier(shape: str, stem: Stem) -> Iterator[str]:
     whole = shape.lower().lstrip("-#$")
     if 0 < len(whole) <= MAX_WORD and whole not in STOP_WORDS:

@@ -1,5 +1,6 @@
 """Search by words: what is a word, how texts rank, and how typos are repaired."""
 
+import json
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ofa.rag import lexical
 from ofa.rag.lexical import Groups, Lexical, tokens, weighed
 from ofa.rag.typos import Nearest, edits
 
@@ -216,6 +218,41 @@ def test_one_huge_text_is_bounded():
 
     assert int(index.scores("solver").argmax()) == 1
     assert len(index.dump()["rows.npy"]) < 100_000
+
+
+def test_a_name_in_small_letters_is_known_by_its_parts():
+    """As capitals divide it in most texts; what shows its parts, or has none, adds
+    nothing."""
+    texts = ["setFields", "setFields of nutkWallFunction", "setfIelds", "setfields"]
+    built = Lexical.build(texts)
+    loaded = Lexical.parse(built.dump())
+
+    for index in (built, loaded):
+        assert index.parts("the setfields and nutkwallfunction") == [
+            *("set", "fields"),
+            *("nutk", "wall", "function"),
+        ]
+        assert index.parts("setFields of set_fields, or fields") == []
+
+
+def test_few_names_are_kept_of_many(monkeypatch):
+    """The commonest."""
+    monkeypatch.setattr(lexical, "MAX_COMPOUNDS", 2)
+    texts = ["oneName", "twoNames oneName", "twoNames oneName", "rareName"]
+    index = Lexical.build(texts)
+
+    assert index.parts("onename twonames rarename") == ["one", "name", "two", "names"]
+
+
+@pytest.mark.parametrize("wrong", [[], {"a": "bc"}, {"a": [1]}, None])
+def test_names_that_are_damaged_are_told(wrong):
+    """At loading, not at a question."""
+    files = Lexical.build(TEXTS).dump()
+    known = json.loads(files["words.json"])
+    files["words.json"] = json.dumps({**known, "compounds": wrong}).encode()
+
+    with pytest.raises((ValueError, AttributeError)):
+        Lexical.parse(files)
 
 
 # --- groups -------------------------------------------------------------------------

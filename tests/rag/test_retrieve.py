@@ -137,6 +137,39 @@ def test_a_question_that_is_asked_again_counts_for_both(tmp_path):
         )
 
 
+def test_a_mistyped_phrase_is_still_a_phrase(tmp_path):
+    """A glossary's rule is met by what was meant; by what was typed as well, since its
+    words may be nobody's but the users'."""
+    rules = Glossary.parse("pinning threads => mpirun\nkwyjibo => binding")
+    put(tmp_path, parsed("hpc", HPC + "x.md | X\nThreads, pinning them.\n"), Letters())
+    generation = Shelf(tmp_path).generation("hpc")
+    told = replace(generation, glossary=rules)
+
+    for question in ("pining threads", "kwyjibo threads"):
+        words = Words.of(question, [told])
+        (without,) = words.legs([generation], "")
+        (met,) = words.legs([told], "")
+        assert met.words.max() > 0 and (met.words != without.words).any()
+
+
+def test_letters_may_be_small(tmp_path):
+    """Who types a name without its capitals finds what its parts find."""
+    put(
+        tmp_path,
+        parsed("hpc", "a.md | A\nrunBatchJob\n---b.md | B\nof the Batch: Job, run\n"),
+        Letters(),
+    )
+    generation = Shelf(tmp_path).generation("hpc")
+
+    typed, small = (
+        Words.of(name, [generation]).legs([generation], "")[0].words
+        for name in ("runBatchJob", "runbatchjob")
+    )
+
+    assert (small > 0).all()
+    np.testing.assert_allclose(small, typed)
+
+
 def test_meaning_is_looked_for_in_what_was_meant(tmp_path):
     """A mistyped word is put right before it is embedded; names and new words stay."""
     put(tmp_path, parsed("hpc", HPC), Letters())
