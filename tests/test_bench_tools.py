@@ -111,9 +111,9 @@ def test_fences_in_place_of_calls_are_told_from_code_that_is_shown(content, outc
 
 def test_tempting_requests_differ():
     """No two are the same, so that no answer is counted twice."""
-    asked = toolset.tempting(60)
+    asked = toolset.tempting(36)
 
-    assert len({one["messages"][0]["content"] for one in asked}) == 60
+    assert len({one["messages"][0]["content"] for one in asked}) == 36
 
 
 def test_long_rows_are_measured_only_when_named():

@@ -14,7 +14,7 @@ from ..figures import Figure, at_least
 from ..models import Model
 from ..servers import ROOT, Ofa
 
-_AT_ONCE = 8  # as many as the engine writes together
+_AT_ONCE = 8
 _UNHELD = 3  # of so many requests one is also made without constraints
 
 
@@ -24,11 +24,10 @@ class _Side:
 
     name: str
     family: str
-    tokens: int = 768
-    # Small models say one thing over and over at times: the penalty ends that.
-    more: Mapping[str, Any] = field(
-        default_factory=lambda: {"temperature": 0.7, "frequency_penalty": 0.5}
-    )
+    tokens: int = 1500  # sixteen short calls, if it must be
+    more: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0.7})
+    # Of demanded calls. Small models hardly end a text that they were made to begin.
+    bias: float = 4
 
     def model(self, run: Run) -> Model:
         """Return the model."""
@@ -45,6 +44,7 @@ _SIDES = (
         "gemma4",
         4096,
         {"temperature": 1.0, "logit_bias": models.TINY_4_CLOSING},
+        bias=0,
     ),
 )
 
@@ -60,6 +60,7 @@ def calls(run: Run) -> list[Figure]:
             demands = asked[at :: len(_SIDES)][:: 1 if held else _UNHELD]
             run.say(f"tools: {told}, {'held to' if held else 'without'} the grammar")
             outcomes = _demanded(run, side, demands, held=held)
+            run.say(f"  {toolset.counted(outcomes)}")
             valid = outcomes.count("valid")
             figures.append(
                 Figure(
@@ -78,11 +79,20 @@ def calls(run: Run) -> list[Figure]:
 def _demanded(
     run: Run, side: _Side, demands: Sequence[toolset.Demand], *, held: bool
 ) -> list[str]:
-    keys = {"tools.enabled": True, "tools.format": side.family, "tools.constrain": held}
-    flags = ["--model", str(side.model(run).folder), "--quiet"]
+    keys = {
+        "tools.enabled": True,
+        "tools.format": side.family,
+        "tools.constrain": held,
+        "server.running": _AT_ONCE,
+    }
+    model = side.model(run)
+    more = {"logit_bias": model.closing(side.bias)} if side.bias else {}
+    flags = ["--model", str(model.folder), "--quiet"]
     place = run.place(f"tools-{side.name}-{held}")
-    with servers.ofa(place, flags=flags, keys=keys) as server:
-        bodies = [one.body(side.tokens, side.more) for one in demands]
+    # What a mode says of its field is half of what would be read, and decides nothing.
+    root = _copy(run.place("terse"), _is_of_modes)
+    with servers.ofa(place, flags=flags, keys=keys, root=root) as server:
+        bodies = [one.body(side.tokens, {**side.more, **more}) for one in demands]
         heard = _ask(run, server, bodies)
     return [
         toolset.verdict(demand, one.status, one.body)
@@ -92,13 +102,13 @@ def _demanded(
 
 def fences(run: Run) -> list[Figure]:
     """Leave the choice to the models; count blocks that stand where a call should."""
-    bodies = toolset.tempting(run.pick(60, 12))
+    bodies = toolset.tempting(run.pick(36, 12))
     figures = []
     for side in _SIDES[:2]:
         shares = {}
         for directed in (True, False):
             run.say(f"fences: {side.name}, {'with' if directed else 'no'} directive")
-            root = ROOT if directed else _without_directive(run.place("undirected"))
+            root = ROOT if directed else _copy(run.place("undirected"), _is_directive)
             outcomes = _free(run, side, bodies, root)
             shares[directed] = outcomes.count("fence") / len(outcomes)
             figures.append(
@@ -118,7 +128,11 @@ def fences(run: Run) -> list[Figure]:
 def _free(
     run: Run, side: _Side, bodies: Sequence[Mapping[str, Any]], root: Path
 ) -> list[str]:
-    keys = {"tools.enabled": True, "tools.format": side.family}
+    keys = {
+        "tools.enabled": True,
+        "tools.format": side.family,
+        "server.running": _AT_ONCE,
+    }
     flags = ["--model", str(side.model(run).folder), "--quiet"]
     place = run.place(f"fences-{side.name}-{root == ROOT}")
     with servers.ofa(place, flags=flags, keys=keys, root=root) as server:
@@ -126,15 +140,24 @@ def _free(
     return [toolset.answered_with(one.status, one.body) for one in heard]
 
 
-def _without_directive(folder: Path) -> Path:
-    """Return a copy of the program whose instructions say nothing of tools."""
+def _copy(folder: Path, emptied: Callable[[Path], bool]) -> Path:
+    """Return a copy of the program, some of whose instructions say nothing."""
     root = folder / "copy"
     if not root.exists():
-        for name in ("ofa", "prompts", "rag_index"):
+        for name in ("ofa", "prompts", "page", "rag_index"):
             skip: Callable[..., Any] = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, root / name, ignore=skip)
-        (root / "prompts" / "openai_tools.txt").write_text("")
+        for path in filter(emptied, (root / "prompts").glob("*.txt")):
+            path.write_text("")
     return root
+
+
+def _is_directive(path: Path) -> bool:
+    return path.name == "openai_tools.txt"
+
+
+def _is_of_modes(path: Path) -> bool:
+    return not _is_directive(path)
 
 
 def _ask(
