@@ -31,11 +31,12 @@ from ..rag.evaluate import (
     run_line,
     scores,
 )
+from ..rag.lookup import Budget, Lookup
+from ..rag.memory import Memory
 from ..rag.passage import Passage
 from ..rag.question import asked as question_of
 from ..rag.retrieve import Retriever
 from ..rag.shelf import Shelf
-from ..rag.shown import select
 from ..rag.sources import Collection, load_glossary, one_folder
 from ..retrieval import make_embedder, search_settings
 from .build import sources_file
@@ -128,48 +129,49 @@ def _outcomes(
     config: Config,
     progress: Progress,
 ) -> list[Outcome]:
-    rag = config.rag
-    settings = search_settings(rag, _PATIENCE_S)
     embedder.load()
-    retriever = Retriever(shelf, lambda: embedder, settings=settings)
+    lookup = lookup_in(shelf, embedder, config.rag)
     for one in bench:
         for collection in modes.pick(one.mode).collections:
             shelf.generation(collection)  # opened before, as by a server at its start
     outcomes = []
     for number, one in enumerate(bench, 1):
         mode = modes.pick(one.mode)
-        outcomes.append(outcome(one, mode, retriever, embedder, rag))
+        outcomes.append(outcome(one, mode, lookup))
         progress("questions", number, len(bench))
     for name, why in shelf.problems.items():
         print(f"{name}: {why}", file=sys.stderr)
     return outcomes
 
 
-def outcome(
-    one: Asked, mode: Mode, retriever: Retriever, embedder: Embedder, rag: RagSection
-) -> Outcome:
-    """Return what comes of a question: search as a server does, and cut to its room."""
+def lookup_in(shelf: Shelf, embedder: Embedder, rag: RagSection) -> Lookup:
+    """Return what a server looks questions up with, without a server's hurry."""
+    settings = search_settings(rag, _PATIENCE_S)
+    return Lookup(
+        Retriever(shelf, lambda: embedder, settings=settings),
+        Memory(0),  # a preview leaves nothing behind
+        count_tokens=embedder.count_tokens,
+        budget=lambda: Budget(rag.max_tokens, rag.max_passages),
+    )
+
+
+def outcome(one: Asked, mode: Mode, lookup: Lookup) -> Outcome:
+    """Return what comes of a question in a server that has room for it."""
     began = time.perf_counter()
     question = question_of(one.chat)
     if question is None:
         return Outcome(one, reason="skipped: no question of the user's")
-    found = retriever.find(mode.collections, question.text, question.previous)
+    preview = lookup.preview(mode, question)
+    found, made = preview.shared, preview.made
     if found.kind == "failed":
         raise OfaError(f"{one.id}: the search failed: {found.reason}")
-    chosen = select(
-        found.hits,
-        count_tokens=embedder.count_tokens,
-        max_tokens=rag.max_tokens,
-        max_passages=rag.max_passages,
-    )
-    seconds = time.perf_counter() - began
     return Outcome(
         one,
         tuple(_result(hit.passage, hit.score) for hit in found.hits),
-        tuple(_result(passage, 1 / rank) for rank, passage in enumerate(chosen, 1)),
-        sum(embedder.count_tokens(passage.text) for passage in chosen),
-        seconds,
-        found.reason,
+        tuple(_result(one, 1 / rank) for rank, one in enumerate(made.passages, 1)),
+        made.block.tokens if made.block else 0,
+        time.perf_counter() - began,
+        made.reason,
     )
 
 

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ofa.cli.evaluate import outcome
+from ofa.cli.evaluate import lookup_in, outcome
 from ofa.config_schema import RagSection
 from ofa.modes import Modes
 from ofa.rag.build import Workshop, build
 from ofa.rag.evaluate import OFF_TOPIC, grouped, load_bench, scores
-from ofa.rag.retrieve import Retriever
 from ofa.rag.shelf import Shelf
 from ofa.rag.sources import load_sources, one_folder, packaged_sources
-from ofa.retrieval import search_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench" / "notes.jsonl"
@@ -66,13 +64,8 @@ def measure(asked, shelf, embedder):
     """Give a function that puts all questions through search with given settings."""
 
     def measured(rag):
-        settings = search_settings(rag, deadline_s=60)
-        retriever = Retriever(shelf, lambda: embedder, settings=settings)
-        modes = Modes()
-        return [
-            outcome(one, modes.pick(one.mode), retriever, embedder, rag)
-            for one in asked
-        ]
+        lookup, modes = lookup_in(shelf, embedder, rag), Modes()
+        return [outcome(one, modes.pick(one.mode), lookup) for one in asked]
 
     return measured
 
