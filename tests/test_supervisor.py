@@ -289,6 +289,16 @@ def test_no_descriptor_is_left_to_children_of_the_worker(tmp_path):
         assert server.key not in environ and "_OFA_WORKER" in environ
 
 
+def test_a_worker_asks_for_huge_pages(tmp_path):
+    """Its memory is set up before it starts, so its supervisor has to tell it."""
+    with process(tmp_path, "--no-rag") as server:
+        server.wait_ready()
+        environ = Path(f"/proc/{server.worker}/environ").read_text().split("\0")
+
+    told = [one for one in environ if one.startswith("GLIBC_TUNABLES=")]
+    assert len(told) == 1 and "glibc.malloc.hugetlb=" in told[0]
+
+
 def test_a_stop_while_the_worker_is_away_is_obeyed(tmp_path):
     """Between a death and the next start there is nothing to drain."""
     with process(tmp_path, "--no-rag") as server:

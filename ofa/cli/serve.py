@@ -108,6 +108,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _supervise(config: Config) -> int:
     """Keep the port, and a worker that serves on it."""
+    from ..engine.mlx.pages import with_huge_pages
     from ..ports import choose_host, choose_port
     from ..supervisor import Patience, Supervisor, silence_limit_s
 
@@ -120,7 +121,8 @@ def _supervise(config: Config) -> int:
     command = [sys.executable, *sys.orig_argv[1:]]
     silence_s = silence_limit_s(config.engine.stall_s)
     patience = Patience(silence_s, config.server.drain_s)
-    return Supervisor(command, os.environ, place, patience).run()
+    env = with_huge_pages(os.environ)
+    return Supervisor(command, env, place, patience).run()
 
 
 def _work(args: argparse.Namespace, config: Config, link: Link | None) -> int:
