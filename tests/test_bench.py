@@ -322,7 +322,7 @@ def test_a_run_goes_on_where_another_one_ended(tmp_path):
     assert again == [figure, lone]
     assert _latest(tmp_path, quick=True) == []
     left = [row.name for row in _chosen([], {one.row for one in again})]
-    assert "batch8" in left and not {"cost", "single", "tools"} & set(left)
+    assert "batch8" in left and not {"cost", "single", "fences"} & set(left)
     assert [row.name for row in _chosen(["cost"], {"cost"})] == ["cost"]
     page = report({"ofa": "0.1 (def)"}, again)
     assert "ofa: 0.1 (abc) for cost; 0.1 (def) for single" in page

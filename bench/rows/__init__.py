@@ -43,7 +43,11 @@ ROWS = (
     Row("retrieve", "retrieve", "retrieve", "a look-up among 30,000 passages"),
     Row("hangup", "hangup", "hangup", "hang-up to idle engine"),
     Row("killed", "killed", "killed", "worker killed or stalled: noticed, answering"),
-    Row("tools", "tools", "calls", "valid calls of 500 demanded, 3 models", False),
+    Row("tools-gemma", "tools", "of_gemma", "valid calls of 100 demanded", False),
+    Row("tools-starter", "tools", "of_starter", "the same, 150 of the starter", False),
+    Row(
+        "tools-tiny4", "tools", "of_tiny_4", "the same, 250 of a random Gemma 4", False
+    ),
     Row("fences", "tools", "fences", "fences in place of calls", False),
     Row("blas", "blas", "blas", "prefill and decode with each BLAS"),
 )
