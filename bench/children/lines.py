@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ofa.engine.mlx.pages import with_huge_pages
+
 from ..servers import ROOT, SILENT, CannotMeasure, stop
 
 Asked = Mapping[str, Any]
@@ -56,18 +58,28 @@ class Child:
 
 @contextmanager
 def child(
-    folder: Path, module: str, values: Mapping[str, object], *, python: str = ""
+    folder: Path,
+    module: str,
+    values: Mapping[str, object],
+    *,
+    python: str = "",
+    huge_pages: bool = False,
 ) -> Iterator[Child]:
-    """Yield a child that runs `bench.children.<module>` with *values*."""
+    """
+    Yield a child that runs `bench.children.<module>` with *values*.
+
+    With *huge_pages* its memory is as that of ofa's worker.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{module}.log"
     command = [python or sys.executable, "-m", f"bench.children.{module}"]
+    # Another environment's python finds ofa and the bench in this checkout.
+    env = {**os.environ, **SILENT, "PYTHONPATH": str(ROOT)}
     with log.open("w") as stderr:
         process = subprocess.Popen(
             [*command, json.dumps(dict(values))],
             cwd=ROOT,
-            # Another environment's python finds ofa and the bench in this checkout.
-            env={**os.environ, **SILENT, "PYTHONPATH": str(ROOT)},
+            env=with_huge_pages(env) if huge_pages else env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -44,9 +44,9 @@ ROWS = (
     Row("hangup", "hangup", "hangup", "hang-up to idle engine"),
     Row("killed", "killed", "killed", "worker killed or stalled: noticed, answering"),
     Row("tools-gemma", "tools", "of_gemma", "valid calls of 100 demanded", False),
-    Row("tools-starter", "tools", "of_starter", "the same, 150 of the starter", False),
+    Row("tools-starter", "tools", "of_starter", "the same, 50 of the starter", False),
     Row(
-        "tools-tiny4", "tools", "of_tiny_4", "the same, 250 of a random Gemma 4", False
+        "tools-tiny4", "tools", "of_tiny_4", "the same, 350 of a random Gemma 4", False
     ),
     Row("fences", "tools", "fences", "fences in place of calls", False),
     Row("blas", "blas", "blas", "prefill and decode with each BLAS"),

@@ -36,7 +36,7 @@ def gap(run: Run) -> list[Figure]:
     """Let a prompt never seen before join a running answer, round after round."""
     values = {"model": str(run.model.folder)}
     seen = []
-    with child(run.place("gap"), "inproc", values) as engine:
+    with child(run.place("gap"), "inproc", values, huge_pages=True) as engine:
         for count in [0, *run.rounds(5, 2)]:
             run.say(f"gap: round {count}")
             told = engine.ask(

@@ -43,7 +43,7 @@ def _ttft(
     place = run.place("ttft-" + what.split()[-1])
     with (
         servers.ofa(place, flags=flags) as server,
-        child(place, "inproc", values) as engine,
+        child(place, "inproc", values, huge_pages=True) as engine,
     ):
         asked = server.request([user(_QUESTION)], 3)
         messages = run.messages(_QUESTION)

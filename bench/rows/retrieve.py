@@ -24,7 +24,7 @@ def retrieve(run: Run) -> list[Figure]:
         builder.ask("build")
     # Another process: what building took is not what serving takes.
     with (
-        child(folder, "retrieval", values) as ours,
+        child(folder, "retrieval", values, huge_pages=True) as ours,
         child(folder, "chroma", values) as naive,
     ):
         naive.ask("build")

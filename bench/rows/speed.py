@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .. import servers, wire
 from ..children.lines import Child, child
 from ..context import Run, alternating, question
-from ..figures import Figure, Pair, at_least
+from ..figures import Bound, Figure, Pair, at_least
 from ..servers import CannotMeasure, Ofa, user
 
 
@@ -22,36 +22,42 @@ def single(run: Run) -> list[Figure]:
     tokens = run.pick(24, 16)
     flags = ["--model", str(run.model.folder), "--quiet"]
     raw_values = {"model": str(run.model.folder), "blas": True}
+    place, same = run.place("single"), run.place("single-pages")
     with (
-        servers.ofa(run.place("single"), flags=flags) as server,
-        child(run.place("single"), "raw", raw_values) as raw,
+        servers.ofa(place, flags=flags) as server,
+        child(place, "raw", raw_values) as raw,
+        child(same, "raw", raw_values, huge_pages=True) as paged,
     ):
-        rates: dict[str, list[float]] = {"ours": [], "theirs": []}
+        rates: dict[str, list[float]] = {"ofa": [], "loop": [], "paged": []}
         prompts: set[tuple[str, int]] = set()
-        for number, side in alternating([0, *run.rounds(20, 2)], "ours", "theirs"):
+        for number, side in alternating([0, *run.rounds(20, 2)], *rates):
             run.say(f"single: round {number}, {side}")
             text = question(number)
-            if side == "ours":
+            if side == "ofa":
                 rate, prompt, wrote = _one(server, text, tokens)
             else:
-                asked = raw.ask("single", messages=run.messages(text), tokens=tokens)
+                loop = raw if side == "loop" else paged
+                asked = loop.ask("single", messages=run.messages(text), tokens=tokens)
                 rate, prompt = asked["decode_per_s"], asked["prompt_tokens"]
                 wrote = asked["tokens"]
             prompts.add((side, prompt))
             if number:
                 rates[side].append(rate)
-        blas = raw.told["blas"]
-    pair = Pair(rates["ours"], rates["theirs"])
+        how = f"{wrote} tokens, greedy, {raw.told['blas']}; {_same_prompts(prompts)}"
     return [
-        Figure(
-            "single stream, ofa over HTTP ÷ stream_generate",
-            pair.ratio,
-            at_least(0.97),
-            note=f"decode tokens/s {pair.told()}, {wrote} tokens, greedy, {blas}; "
-            f"ratio {pair.spread}; {_same_prompts(prompts)}",
-            details=pair.kept("decode_per_s"),
-        )
+        _single("", Pair(rates["ofa"], rates["loop"]), how, at_least(0.97)),
+        _single(", which has huge pages too", Pair(rates["ofa"], rates["paged"]), how),
     ]
+
+
+def _single(which: str, pair: Pair, how: str, must: Bound | None = None) -> Figure:
+    return Figure(
+        f"single stream, ofa over HTTP ÷ stream_generate{which}",
+        pair.ratio,
+        must,
+        note=f"decode tokens/s {pair.told()}, {how}; ratio {pair.spread}",
+        details=pair.kept("decode_per_s"),
+    )
 
 
 def _one(server: Ofa, text: str, tokens: int) -> tuple[float, int, int]:
@@ -62,11 +68,10 @@ def _one(server: Ofa, text: str, tokens: int) -> tuple[float, int, int]:
 
 
 def _same_prompts(seen: set[tuple[str, int]]) -> str:
-    lengths = {
-        side: {n for who, n in seen if who == side} for side in ("ours", "theirs")
-    }
-    if lengths["ours"] == lengths["theirs"]:
-        return f"same prompts ({max(lengths['ours'])} tokens)"
+    lengths = {side: {n for who, n in seen if who == side} for side, _ in seen}
+    first, *others = lengths.values()
+    if all(other == first for other in others):
+        return f"same prompts ({max(first)} tokens)"
     return f"PROMPTS DIFFER: {lengths}"
 
 

@@ -27,7 +27,7 @@ class _Side:
     tokens: int = 1500  # sixteen short calls, if it must be
     more: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0.7})
     # Of demanded calls. Small models hardly end a text that they were made to begin.
-    bias: float = 4
+    bias: float = 6
 
     def model(self, run: Run) -> Model:
         """Return the model."""
@@ -53,13 +53,13 @@ def of_gemma(run: Run) -> list[Figure]:
 
 
 def of_starter(run: Run) -> list[Figure]:
-    """Demand the next 150 of the starter."""
-    return _calls(run, _STARTER, toolset.demands(500)[100:250])
+    """Demand the next fifty of the starter, which reads slowly."""
+    return _calls(run, _STARTER, toolset.demands(500)[100:150])
 
 
 def of_tiny_4(run: Run) -> list[Figure]:
-    """Demand the other 250 of a tiny random Gemma 4."""
-    return _calls(run, _TINY_4, toolset.demands(500)[250:])
+    """Demand the rest of a tiny random Gemma 4."""
+    return _calls(run, _TINY_4, toolset.demands(500)[150:])
 
 
 def _calls(run: Run, side: _Side, asked: Sequence[toolset.Demand]) -> list[Figure]:
