@@ -16,6 +16,7 @@ from ..servers import ROOT, Ofa
 
 _AT_ONCE = 8
 _UNHELD = 3  # of so many requests one is also made without constraints
+_UNHELD_TOKENS = 512  # and what is no call by then will be none
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _demanded(
     # What a mode says of its field is half of what would be read, and decides nothing.
     root = _copy(run.place("terse"), _is_of_modes)
     with servers.ofa(place, flags=flags, keys=keys, root=root) as server:
-        bodies = [one.body(side.tokens, {**side.more, **more}) for one in demands]
+        tokens = side.tokens if held else _UNHELD_TOKENS
+        bodies = [one.body(tokens, {**side.more, **more}) for one in demands]
         heard = _ask(run, server, bodies)
     return [
         toolset.verdict(demand, one.status, one.body)
