@@ -96,7 +96,8 @@ def _demanded(
         "server.running": _AT_ONCE,
     }
     model = side.model(run)
-    more = {"logit_bias": model.closing(side.bias)} if side.bias else {}
+    # Where nothing holds a call, the bias would keep it from beginning.
+    more = {"logit_bias": model.closing(side.bias)} if side.bias and held else {}
     flags = ["--model", str(model.folder), "--quiet"]
     place = run.place(f"tools-{side.name}-{held}")
     # What a mode says of its field is half of what would be read, and decides nothing.
