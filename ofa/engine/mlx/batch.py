@@ -155,8 +155,9 @@ class Batch:
         """Start *row* as one more of *group*; return whether others may follow."""
         try:
             self._pause_warm()
-            joins = not group or self._is_read_with(group, row)
-            fits = joins and self._make_room(row)
+            # Room first: what gives way may be what the row was to begin with.
+            fits = self._make_room(row)
+            fits = fits and (not group or self._is_read_with(group, row))
         except FOREIGN as error:  # it is in no line just now: nobody else would tell
             row.fail(as_ours(error, _FAILED))
             raise
