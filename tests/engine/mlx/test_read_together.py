@@ -140,6 +140,29 @@ def test_long_prompts_are_read_one_by_one(request, smaller):
     assert any(rows > 1 for rows, width in held.shapes if width == 1)
 
 
+def test_what_gave_way_is_not_counted_as_read(held, monkeypatch):
+    """A prompt is short by what is kept of it: if that goes for want of room, it is a
+    long one, and is read alone."""
+    begin = [100 + n % 50 for n in range(600)]
+    held.together([row(begin)])
+    batch = held.engine._scheduler._resident[1]
+    make_room = batch._make_room
+
+    def dropping(one):
+        if len(one.ids) > 600:
+            batch._store.clear()
+        return make_room(one)
+
+    monkeypatch.setattr(batch, "_make_room", dropping)
+    del held.shapes[:]
+    short, long = row([7, 8, 9]), row([*begin, 5, 6])
+
+    held.together([short, long])
+
+    assert long.cached == 0
+    assert all(rows == 1 for rows, width in held.shapes if width > 10), held.shapes
+
+
 def test_what_several_share_is_read_once(held):
     """The choices of one request, or callers with the same long beginning: the first
     is read and kept, and then the others together."""
