@@ -219,6 +219,21 @@ def search_settings(rag: RagSection, deadline_s: float) -> Settings:
     )
 
 
+def lookup_as_configured(
+    retriever: Retriever, rag: RagSection, count_tokens: Callable[[str], int]
+) -> Lookup:
+    """
+    Return what looks questions up as a server does, for previews without one.
+
+    It remembers nothing, and the budget is all that is configured: a slow engine's may
+    be smaller.
+    """
+    budget = Budget(rag.max_tokens, rag.max_passages)
+    return Lookup(
+        retriever, Memory(0), count_tokens=count_tokens, budget=lambda: budget
+    )
+
+
 def has_private(state: StateFolder) -> bool:
     """Return whether this user has indexed documents of their own."""
     return bool(Shelf(state.folder(PRIVATE)).collections())

@@ -31,14 +31,13 @@ from ..rag.evaluate import (
     run_line,
     scores,
 )
-from ..rag.lookup import Budget, Lookup
-from ..rag.memory import Memory
+from ..rag.lookup import Lookup
 from ..rag.passage import Passage
 from ..rag.question import asked as question_of
 from ..rag.retrieve import Retriever
 from ..rag.shelf import Shelf
 from ..rag.sources import Collection, load_glossary, one_folder
-from ..retrieval import make_embedder, search_settings
+from ..retrieval import lookup_as_configured, make_embedder, search_settings
 from .build import sources_file
 from .common import Subparsers, add_site_option, load_config, state_of
 
@@ -147,12 +146,8 @@ def _outcomes(
 def lookup_in(shelf: Shelf, embedder: Embedder, rag: RagSection) -> Lookup:
     """Return what a server looks questions up with, without a server's hurry."""
     settings = search_settings(rag, _PATIENCE_S)
-    return Lookup(
-        Retriever(shelf, lambda: embedder, settings=settings),
-        Memory(0),  # a preview leaves nothing behind
-        count_tokens=embedder.count_tokens,
-        budget=lambda: Budget(rag.max_tokens, rag.max_passages),
-    )
+    retriever = Retriever(shelf, lambda: embedder, settings=settings)
+    return lookup_as_configured(retriever, rag, embedder.count_tokens)
 
 
 def outcome(one: Asked, mode: Mode, lookup: Lookup) -> Outcome:

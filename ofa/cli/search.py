@@ -12,12 +12,16 @@ from ..errors import ConfigError, OfaError
 from ..modes import SEED_MODES, Mode, Modes, with_changes
 from ..rag.embed import Embedder
 from ..rag.fence import header
-from ..rag.lookup import Budget, Lookup, Made
-from ..rag.memory import Memory
+from ..rag.lookup import Made
 from ..rag.passage import Hit
 from ..rag.report import Layer, Report, as_json
 from ..rag.shown import is_shown
-from ..retrieval import make_embedder, open_shelves, search_settings
+from ..retrieval import (
+    lookup_as_configured,
+    make_embedder,
+    open_shelves,
+    search_settings,
+)
 from .common import Subparsers, add_site_option, load_config, state_of
 
 _PATIENCE_S = 600.0
@@ -100,12 +104,10 @@ def _report(config: Config, mode: Mode, typed: str, previous: str) -> Report:
     embedder = _loaded(config)
     # A person waits for the whole answer: nothing is given up for being late.
     settings = search_settings(config.rag, _PATIENCE_S)
-    budget = Budget(config.rag.max_tokens, config.rag.max_passages)
-    lookup = Lookup(
+    lookup = lookup_as_configured(
         shelves.retriever(lambda: embedder, settings),
-        Memory(0),
-        count_tokens=embedder.count_tokens if embedder else _about,
-        budget=lambda: budget,  # a slow engine's may be smaller
+        config.rag,
+        embedder.count_tokens if embedder else _about,
     )
     inspector = shelves.inspector(lookup, lambda: embedder, settings)
     report = inspector.report(mode, typed, previous)

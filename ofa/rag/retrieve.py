@@ -127,7 +127,7 @@ class Retriever:
         Return passages of *collections*, which stand in their order of precedence.
 
         *previous* is the question before, where this one leans on it. Never raises, and
-        returns within the deadline.
+        returns by the deadline, but for ranking what words alone have found then.
         """
         return self._find(self._shared, lambda: collections, (question, previous))
 

@@ -156,8 +156,9 @@ class Batch:
         try:
             self._pause_warm()
             # Room first: what gives way may be what the row was to begin with.
-            fits = self._make_room(row)
-            fits = fits and (not group or self._is_read_with(group, row))
+            fits = self._make_room(row) and (
+                not group or self._is_read_with(group, row)
+            )
         except FOREIGN as error:  # it is in no line just now: nobody else would tell
             row.fail(as_ours(error, _FAILED))
             raise
