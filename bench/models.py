@@ -16,13 +16,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .conversation import tokenizer
 from .servers import ROOT, SILENT, CannotMeasure
 
 NAMES = ("gemma", "starter", "small", "tiny", "tiny4")
-# Ids in the tiny Gemma 4's vocabulary of what ends a string, an array, an object, and
-# a bias that lets a random model find its end.
-TINY_4_CLOSING = {"52": 8, "240": 8, "272": 8}
-_CLOSING = ('"', '"}', '"]', '"},', '."', "}", "]", "]}")
+# What ends a string, an array or an object, in JSON and in Gemma 4's own syntax.
+_CLOSING = ('"', '"}', '"]', '"},', '."', "}", "]", "]}", '<|"|>')
 
 # As Gemma 3 itself does it: system text stands in the first user turn. For peers, as
 # the packaged Gemma's files bring no template.
@@ -97,10 +96,7 @@ class Model:
 
     def closing(self, bias: float) -> dict[str, float]:
         """Return a `logit_bias` towards what ends a string, an array or an object."""
-        from tokenizers import Tokenizer
-
-        known = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
-        ids = (known.encode(text, add_special_tokens=False).ids for text in _CLOSING)
+        ids = map(tokenizer(self.folder), _CLOSING)
         return {str(found[0]): bias for found in ids if len(found) == 1}
 
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ class _Side:
     name: str
     family: str
     tokens: int = 1500  # sixteen short calls, if it must be
-    more: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0.7})
-    # Of demanded calls. Small models hardly end a text that they were made to begin.
+    temperature: float = 0.7
+    # Of demanded calls, towards what ends texts, lists and objects: small models hardly
+    # end a text that they were made to begin, and random ones nothing.
     bias: float = 6
 
     def model(self, run: Run) -> Model:
@@ -37,15 +39,7 @@ class _Side:
 
 _GEMMA = _Side("gemma", "generic")
 _STARTER = _Side("starter", "hermes")
-# Random weights never come to an end by themselves: what closes a string, an array
-# and an object is made likelier.
-_TINY_4 = _Side(
-    "tiny4",
-    "gemma4",
-    4096,
-    {"temperature": 1.0, "logit_bias": models.TINY_4_CLOSING},
-    bias=0,
-)
+_TINY_4 = _Side("tiny4", "gemma4", 4096, temperature=1.0, bias=8)
 
 
 def of_gemma(run: Run) -> list[Figure]:
@@ -89,23 +83,18 @@ def _calls(run: Run, side: _Side, asked: Sequence[toolset.Demand]) -> list[Figur
 def _demanded(
     run: Run, side: _Side, demands: Sequence[toolset.Demand], *, held: bool
 ) -> list[str]:
-    keys = {
-        "tools.enabled": True,
-        "tools.format": side.family,
-        "tools.constrain": held,
-        "server.running": _AT_ONCE,
-    }
     model = side.model(run)
     # Where nothing holds a call, the bias would keep it from beginning.
-    more = {"logit_bias": model.closing(side.bias)} if side.bias and held else {}
-    flags = ["--model", str(model.folder), "--quiet"]
-    place = run.place(f"tools-{side.name}-{held}")
+    more = {"logit_bias": model.closing(side.bias)} if held else {}
+    tokens = side.tokens if held else _UNHELD_TOKENS
+    bodies = [one.body(tokens, more) for one in demands]
     # What a mode says of its field is half of what would be read, and decides nothing.
-    root = _copy(run.place("terse"), _is_of_modes)
-    with servers.ofa(place, flags=flags, keys=keys, root=root) as server:
-        tokens = side.tokens if held else _UNHELD_TOKENS
-        bodies = [one.body(tokens, {**side.more, **more}) for one in demands]
-        heard = _ask(run, server, bodies)
+    root = _copy(run.place("terse"), directive=True)
+    flags = ["--model", str(model.folder)]
+    place = run.place(f"tools-{side.name}-{held}")
+    keys = {"tools.format": side.family, "tools.constrain": held}
+    with _server(place, flags, keys, root) as server:
+        heard = _ask(run, server, side, bodies)
     return [
         toolset.verdict(demand, one.status, one.body)
         for demand, one in zip(demands, heard, strict=True)
@@ -117,17 +106,20 @@ def fences(run: Run) -> list[Figure]:
     bodies = toolset.tempting(run.pick(36, 12))
     figures = []
     for side in (_GEMMA, _STARTER):
-        shares = {}
+        flags = ["--model", str(side.model(run).folder)]
+        keys = {"tools.format": side.family}
         for directed in (True, False):
             run.say(f"fences: {side.name}, {'with' if directed else 'no'} directive")
-            root = ROOT if directed else _copy(run.place("undirected"), _is_directive)
-            outcomes = _free(run, side, bodies, root)
-            shares[directed] = outcomes.count("fence") / len(outcomes)
+            root = ROOT if directed else _copy(run.place("bare"), directive=False)
+            place = run.place(f"fences-{side.name}-{directed}")
+            with _server(place, flags, keys, root) as server:
+                heard = _ask(run, server, side, bodies)
+            outcomes = [toolset.answered_with(one.status, one.body) for one in heard]
             figures.append(
                 Figure(
                     f"answers with a fence-style block, {side.name}, "
                     f"{'with' if directed else 'without'} the directive",
-                    100 * shares[directed],
+                    100 * outcomes.count("fence") / len(outcomes),
                     unit="%",
                     note=f"{toolset.counted(outcomes)}, of {len(bodies)} that "
                     "OpenCode's tools can do; tool_choice auto",
@@ -137,48 +129,38 @@ def fences(run: Run) -> list[Figure]:
     return figures
 
 
-def _free(
-    run: Run, side: _Side, bodies: Sequence[Mapping[str, Any]], root: Path
-) -> list[str]:
-    keys = {
-        "tools.enabled": True,
-        "tools.format": side.family,
-        "server.running": _AT_ONCE,
-    }
-    flags = ["--model", str(side.model(run).folder), "--quiet"]
-    place = run.place(f"fences-{side.name}-{root == ROOT}")
-    with servers.ofa(place, flags=flags, keys=keys, root=root) as server:
-        heard = _ask(run, server, [{**body, **side.more} for body in bodies])
-    return [toolset.answered_with(one.status, one.body) for one in heard]
-
-
-def _copy(folder: Path, emptied: Callable[[Path], bool]) -> Path:
-    """Return a copy of the program, some of whose instructions say nothing."""
+def _copy(folder: Path, *, directive: bool) -> Path:
+    """Return a copy of the program whose only instruction, or the only one that says
+    nothing, is the *directive* to use tools."""
     root = folder / "copy"
     if not root.exists():
         for name in ("ofa", "prompts", "page", "rag_index"):
             skip: Callable[..., Any] = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, root / name, ignore=skip)
-        for path in filter(emptied, (root / "prompts").glob("*.txt")):
-            path.write_text("")
+        for path in (root / "prompts").glob("*.txt"):
+            if (path.name == "openai_tools.txt") != directive:
+                path.write_text("")
     return root
 
 
-def _is_directive(path: Path) -> bool:
-    return path.name == "openai_tools.txt"
-
-
-def _is_of_modes(path: Path) -> bool:
-    return not _is_directive(path)
+def _server(
+    place: Path, flags: Sequence[str], keys: Mapping[str, object], root: Path
+) -> AbstractContextManager[Ofa]:
+    """Return a server of the checkout *root* that calls tools, as many as are asked."""
+    more = {"tools.enabled": True, "server.running": _AT_ONCE}
+    return servers.ofa(
+        place, flags=[*flags, "--quiet"], keys={**keys, **more}, root=root
+    )
 
 
 def _ask(
-    run: Run, server: Ofa, bodies: Sequence[Mapping[str, Any]]
+    run: Run, server: Ofa, side: _Side, bodies: Sequence[Mapping[str, Any]]
 ) -> list[wire.Heard]:
     """Ask as many at once as are written together, a batch of them after the other."""
+    sent = [server.post({"temperature": side.temperature, **body}) for body in bodies]
     heard: list[wire.Heard] = []
-    for at in range(0, len(bodies), 10 * _AT_ONCE):
-        run.say(f"  {at} of {len(bodies)}")
-        asked = [server.post(body) for body in bodies[at : at + 10 * _AT_ONCE]]
-        heard += wire.ask_all(server.port, asked, at_once=_AT_ONCE)
+    for at in range(0, len(sent), 10 * _AT_ONCE):
+        run.say(f"  {at} of {len(sent)}")
+        part = sent[at : at + 10 * _AT_ONCE]
+        heard += wire.ask_all(server.port, part, at_once=_AT_ONCE)
     return heard
