@@ -17,7 +17,7 @@ from . import rank
 from .generation import Generation
 from .lexical import tokens, weighed
 from .passage import Passage
-from .words import STOP_WORDS, surface
+from .words import STOP_WORDS, shapes, surface
 
 _MANY = 100  # passages that know the usual words of their field
 _WORD = re.compile(r"\w+")
@@ -36,7 +36,8 @@ class Words:
     @classmethod
     def of(cls, question: str, generations: Sequence[Generation]) -> Words:
         """Return *question*'s words as *generations* know them."""
-        content = [w for w in dict.fromkeys(surface(question)) if w not in STOP_WORDS]
+        typed = dict.fromkeys(surface(shapes(question)))
+        content = [word for word in typed if word not in STOP_WORDS]
         sides = [generation.lexical for generation in generations]
         # A word that any collection knows is a word, and no typo of another's.
         unknown = [w for w in content if not any(side.has_word(w) for side in sides)]

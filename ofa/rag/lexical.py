@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ _local = threading.local()  # a Snowball stemmer is not to be shared between thr
 
 def tokens(text: str) -> list[str]:
     """Return the search words of *text*: identifiers whole and split, prose stemmed."""
-    return list(words.split(text, stem))
+    return list(words.split(words.shapes(text), stem))
 
 
 def weighed(texts: Iterable[tuple[float, str]]) -> dict[str, float]:
@@ -117,10 +117,11 @@ class Lexical:
         seen: Counter[str] = Counter()
         divided: Counter[tuple[str, tuple[str, ...]]] = Counter()
         for text in texts:
-            found = tokens(text)[:MAX_WORDS_OF_TEXT]
+            written = words.shapes(text)
+            found = islice(words.split(written, stem), MAX_WORDS_OF_TEXT)
             rows.append([ids.setdefault(word, len(ids)) for word in found])
-            seen.update(set(words.surface(text)))
-            divided.update(set(words.compounds(text)))
+            seen.update(set(words.surface(written)))
+            divided.update(set(words.compounds(written)))
         # The rarest first: of two ways to divide a name the commoner one stays.
         names = sorted(divided, key=lambda one: (divided[one], one))[-MAX_COMPOUNDS:]
         common = sorted(seen, key=lambda word: (-seen[word], word))
@@ -214,7 +215,8 @@ class Lexical:
 
     def parts(self, text: str) -> list[str]:
         """Return what the names are made of that *text* has in small letters only."""
-        found = (self._compounds.get(word, ()) for word in words.undivided(text))
+        names = words.undivided(words.shapes(text))
+        found = (self._compounds.get(word, ()) for word in names)
         return list(chain.from_iterable(found))
 
     def nearest(self, word: str) -> list[str]:

@@ -9,7 +9,7 @@ Knows spelling; nothing of ranking. Pure functions but for the stemmer, which is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 Stem = Callable[[str], str]
 
@@ -49,12 +49,14 @@ _APOSTROPHES = "'\u2019"
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 
 
-def split(text: str, stem: Stem) -> Iterator[str]:
-    """Yield the search words of *text*, in order, with repeats."""
-    for found in _SHAPES.finditer(text):
-        shape = found.group()
-        if shape[0] in _APOSTROPHES:
-            continue
+def shapes(text: str) -> list[str]:
+    """Return the words of *text* as they are written, identifiers whole."""
+    return [one for one in _SHAPES.findall(text) if one[0] not in _APOSTROPHES]
+
+
+def split(written: Iterable[str], stem: Stem) -> Iterator[str]:
+    """Yield the search words of what `shapes` returns, in order, with repeats."""
+    for shape in written:
         if _PLAIN.fullmatch(shape):
             word = shape.lower()
             if word not in STOP_WORDS and len(word) <= MAX_WORD:
@@ -63,39 +65,36 @@ def split(text: str, stem: Stem) -> Iterator[str]:
             yield from _of_identifier(shape, stem)
 
 
-def surface(text: str) -> Iterator[str]:
-    """Yield what a person would type to mean *text*: unstemmed, wholes and parts."""
-    for found in _SHAPES.finditer(text):
-        if found.group()[0] in _APOSTROPHES:
-            continue
-        shape = found.group().lower().lstrip("-#$")
-        if 1 < len(shape) <= MAX_WORD:
-            yield shape
-        if not _PLAIN.fullmatch(found.group()):
-            for part in _parts(found.group()):
-                if part != shape:
+def surface(written: Iterable[str]) -> Iterator[str]:
+    """Yield what a person types to mean *written*: unstemmed, wholes and parts."""
+    for shape in written:
+        whole = shape.lower().lstrip("-#$")
+        if 1 < len(whole) <= MAX_WORD:
+            yield whole
+        if not _PLAIN.fullmatch(shape):
+            for part in _parts(shape):
+                if part != whole:
                     yield part
 
 
-def compounds(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def compounds(written: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """
-    Yield the names in *text* that only capitals divide: in small letters, and parts.
+    Yield the names in *written* that only capitals divide: in small letters, and parts.
 
     ``setFieldsDict`` has three; who types ``setfieldsdict`` means them all the same.
     """
-    for found in _SHAPES.finditer(text):
-        shape = found.group()
+    for shape in written:
         if shape.isalnum() and not _PLAIN.fullmatch(shape) and len(shape) <= MAX_WORD:
             parts = tuple(_parts(shape))
             if len(parts) > 1:
                 yield shape.lower(), parts
 
 
-def undivided(text: str) -> Iterator[str]:
-    """Yield the words of *text* that show no parts, in small letters."""
-    for found in _SHAPES.finditer(text):
-        if _PLAIN.fullmatch(found.group()):
-            yield found.group().lower()
+def undivided(written: Iterable[str]) -> Iterator[str]:
+    """Yield the words of *written* that show no parts, in small letters."""
+    for shape in written:
+        if _PLAIN.fullmatch(shape):
+            yield shape.lower()
 
 
 def _of_identifier(shape: str, stem: Stem) -> Iterator[str]:
