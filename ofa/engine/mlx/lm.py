@@ -1,5 +1,5 @@
 """
-The one module that imports mlx_lm: loading a model, and the batch generator.
+Loading a model, and the batch generator: with `lm_batch` all that imports mlx_lm.
 
 mlx-lm changes its interfaces with every minor release (0.31 and 0.32 each broke
 the batch generator's), so one version is pinned and checked. What can be wrong with
@@ -180,7 +180,8 @@ def load(model: str) -> Loaded:
         os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
         model = str(Path(model).expanduser())
     check_version()
-    log.info("%s", load_blas())  # nothing gets between MLX and its BLAS later on
+    blas = load_blas()  # nothing gets between MLX and its BLAS later on
+    log.info("%s", blas)
     with LOADING:
         mlx_lm = _imported()
         import mlx.core as mx
@@ -194,6 +195,10 @@ def load(model: str) -> Loaded:
         lm = dequantize_model(lm)
         lm.set_dtype(mx.float32)
     mx.eval(lm.parameters())
+    if on_cpu and blas.library == "mkl":
+        from .wide import cut
+
+        cut(lm, blas.threads)
     return Loaded(
         model=lm,
         tokenizer=tokenizer,
@@ -290,6 +295,8 @@ def make_generator(
     """Return a batch generator over *model* for *rows* answers at once."""
     from mlx_lm.generate import BatchGenerator
 
+    from .lm_batch import install
+
     generator = BatchGenerator(
         model,
         stop_tokens=[[token] for token in sorted(ends)],
@@ -302,6 +309,7 @@ def make_generator(
     # The constructor wires as much memory as the device recommends, which has
     # frozen Macs that run other models too; close() does nothing but undo that.
     generator.close()
+    install(generator)
     made: Generator = generator
     return made
 

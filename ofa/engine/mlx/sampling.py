@@ -27,6 +27,9 @@ _COLDEST = 1e-3  # below it a temperature is greedy anyway, and 1/t overflows
 # As much a repetition penalty may be, or 1 through it: more decides no other token, and
 # logits that overflow become no number at all.
 _STRONGEST = 1e3
+# Top-p looks among so many of the likeliest: to sort a vocabulary of 262,144 took 37 ms
+# a row and a step, to find these 2. What a model is sure enough of is not farther down.
+_MOST_SORTED = 4096
 
 Step = Callable[..., "mx.array"]
 
@@ -88,10 +91,10 @@ class Samplers:
         return Trap(_draw(temperature, top_k, top_p, min_p), _greedy)
 
 
-def _greedy(logprobs: mx.array) -> mx.array:
+def _greedy(logits: mx.array) -> mx.array:
     import mlx.core as mx
 
-    return mx.argmax(logprobs, axis=-1)
+    return mx.argmax(logits, axis=-1)
 
 
 class _Seeded:
@@ -104,27 +107,30 @@ class _Seeded:
         self._key = mx.random.key(seed % 2**64)
         self._draw = draw
 
-    def __call__(self, logprobs: mx.array) -> mx.array:
+    def __call__(self, logits: mx.array) -> mx.array:
         self._key, now = self._split(self._key)
-        return self._draw(logprobs, now)
+        return self._draw(logits, now)
 
 
 def _draw(temperature: float, top_k: int, top_p: float, min_p: float) -> Step:
-    """Return a function that draws one token a row from log-probabilities."""
+    """Return a function that draws one token a row from logits, normalised or not."""
     import mlx.core as mx
 
-    def draw(logprobs: mx.array, key: mx.array | None = None) -> mx.array:
-        scores = logprobs * (1.0 / temperature)
+    def draw(logits: mx.array, key: mx.array | None = None) -> mx.array:
+        # From the best one's 0 down: no temperature makes them overflow.
+        best = mx.max(logits, axis=-1, keepdims=True)
+        scores = (logits - best) * (1.0 / temperature)
         ids = None  # of the columns of `scores`, once they are no longer all tokens
-        if top_k:
-            ids = mx.argpartition(scores, kth=-top_k, axis=-1)[..., -top_k:]
-            scores = mx.take_along_axis(scores, ids, axis=-1)
         if min_p:
-            least = mx.max(scores, axis=-1, keepdims=True) + math.log(min_p)
-            scores = mx.where(scores < least, -math.inf, scores)
+            scores = mx.where(scores < math.log(min_p), -math.inf, scores)
+        if top_k:
+            scores, ids = _highest(scores, ids, top_k)
         if top_p < 1.0:
+            total = mx.logsumexp(scores, axis=-1, keepdims=True)
+            scores, ids = _highest(scores, ids, _MOST_SORTED)
             order = mx.argsort(-scores, axis=-1)
-            scores = _cut_tail(mx.take_along_axis(scores, order, axis=-1), top_p)
+            falling = mx.take_along_axis(scores, order, axis=-1)
+            scores = _cut_tail(falling, mx.exp(falling - total), top_p)
             ids = order if ids is None else mx.take_along_axis(ids, order, axis=-1)
         drawn = mx.random.categorical(scores, axis=-1, key=key)
         if ids is None:
@@ -134,11 +140,23 @@ def _draw(temperature: float, top_k: int, top_p: float, min_p: float) -> Step:
     return draw
 
 
-def _cut_tail(falling: mx.array, top_p: float) -> mx.array:
-    """Keep the first of *falling* scores until *top_p* of the mass is reached."""
+def _highest(
+    scores: mx.array, ids: mx.array | None, count: int
+) -> tuple[mx.array, mx.array | None]:
+    """Return the *count* highest of *scores*, in any order, and their ids."""
     import mlx.core as mx
 
-    mass = mx.softmax(falling, axis=-1, precise=True)
+    if count >= scores.shape[-1]:
+        return scores, ids
+    kept = mx.argpartition(scores, kth=-count, axis=-1)[..., -count:]
+    ids = kept if ids is None else mx.take_along_axis(ids, kept, axis=-1)
+    return mx.take_along_axis(scores, kept, axis=-1), ids
+
+
+def _cut_tail(falling: mx.array, mass: mx.array, top_p: float) -> mx.array:
+    """Keep the first of *falling* scores until *top_p* of the *mass* is reached."""
+    import mlx.core as mx
+
     before = mx.cumsum(mass, axis=-1) - mass
     # The best token stays whatever rounding says.
     keep = (before < top_p) | (mx.arange(falling.shape[-1]) == 0)
@@ -162,7 +180,7 @@ def make_processors(sampling: Sampling, *, prompt: int, size: int) -> list[Trap]
 
 
 def likeliest(
-    logprobs: mx.array, token: int, count: int
+    logits: mx.array, token: int, count: int
 ) -> tuple[float, tuple[tuple[int, float], ...]]:
     """
     Return the logprob of *token*, and the *count* likeliest tokens with theirs.
@@ -171,11 +189,10 @@ def likeliest(
     """
     import mlx.core as mx
 
-    count = min(count, logprobs.shape[-1])
-    if not count:
-        return float(logprobs[token].item()), ()  # type: ignore[arg-type]  # real
-    best = mx.argpartition(-logprobs, kth=count - 1)[:count]
-    values = mx.take(logprobs, mx.concatenate([mx.array([token], best.dtype), best]))
+    count = min(count, logits.shape[-1])
+    best = mx.argpartition(-logits, kth=max(count, 1) - 1)[:count]
+    values = mx.take(logits, mx.concatenate([mx.array([token], best.dtype), best]))
+    values = values - mx.logsumexp(logits)
     mx.eval(best, values)
     ids: list[int] = best.tolist()  # type: ignore[assignment]  # of one dimension
     numbers: list[float] = values.tolist()  # type: ignore[assignment]  # likewise

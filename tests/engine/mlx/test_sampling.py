@@ -52,6 +52,73 @@ def test_cuts(sampling, kept):
     assert {token for token, share in enumerate(found) if share} == kept
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0, top_p=0.6),
+        Sampling(temperature=0.01),
+        Sampling(temperature=1.0, min_p=0.3),
+        Sampling(temperature=1.0, top_k=3, top_p=0.8),
+        Sampling(temperature=0.0),
+    ],
+)
+def test_logits_need_not_be_normalised(sampling):
+    """The same is drawn of them, in half floats too, whose largest number is 65,504."""
+    pick = Samplers(SIZE).pick
+
+    sequences = []
+    for logits in (LOGPROBS, LOGPROBS + 900, (LOGPROBS + 60).astype(mx.float16)):
+        mx.random.seed(6)
+        sampler = pick(sampling)
+        sequences.append([sampler(logits).item() for _ in range(30)])
+        assert sampler.fault is None
+
+    assert sequences[0] == sequences[1] == sequences[2]
+
+
+@pytest.mark.parametrize("min_p", [0.0, 1e-4])
+def test_top_p_of_a_large_vocabulary(min_p):
+    """Of 20,000 tokens in any order those are drawn that make up the mass: the others'
+    share of it counts, though they are never sorted."""
+    size, mass = 20_000, 0.9
+    shares = [1 / (rank + 1) ** 1.2 for rank in range(size)]
+    if min_p:
+        shares = [share for share in shares if share >= min_p]
+    total, before, kept = sum(shares), 0.0, 0
+    while before < mass * total:
+        before += shares[kept]
+        kept += 1
+    places = [7 * n % size for n in range(size)]  # 7 and 20,000 have no common factor
+    logits = (
+        mx.zeros((size,))
+        .at[mx.array(places)]
+        .add(mx.array([-1.2 * math.log(rank + 1) for rank in range(size)]))
+    )
+    sampler = Samplers(size).pick(Sampling(temperature=1.0, top_p=mass, min_p=min_p))
+    mx.random.seed(9)
+
+    tokens = sampler(mx.repeat(logits[None], 300, axis=0)).tolist()
+
+    assert sampler.fault is None
+    assert set(tokens) <= set(places[:kept])
+    rest = sum(token in places[kept // 2 : kept] for token in tokens) / 300
+    expected = sum(shares[kept // 2 : kept]) / sum(shares[:kept])
+    assert math.isclose(rest, expected, abs_tol=0.06)
+
+
+def test_top_p_of_a_flat_vocabulary():
+    """Where a model knows nothing, the likeliest 4,096 are drawn from."""
+    size = 10_000
+    logits = -1e-4 * mx.arange(size)[None]
+    mx.random.seed(9)
+
+    sampler = Samplers(size).pick(Sampling(temperature=1.0, top_p=0.95))
+    tokens = sampler(mx.repeat(logits, 200, axis=0)).tolist()
+
+    assert max(tokens) < 4096
+    assert len(set(tokens)) > 150
+
+
 def test_temperature():
     """Shares follow p to the power of 1/t, renormalised."""
     weights = [p ** (1 / 0.7) for p in PROBABILITIES]
