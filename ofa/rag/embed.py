@@ -101,7 +101,8 @@ class Embedder:
 
     def count_tokens(self, text: str) -> int:
         """Return how many of the window's tokens *text* takes, its marks included."""
-        return len(self._tokenizer.encode(text).ids)
+        # The one call that leaves out where tokens stand: a quarter of the time.
+        return len(self._tokenizer.encode_batch_fast([text])[0])
 
     def load(self) -> None:
         """Load the weights now, for a server that wants its first question quick."""

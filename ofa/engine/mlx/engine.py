@@ -120,7 +120,7 @@ class MlxEngine:
     def count_tokens(self, text: str) -> int:
         """Return the length of *text* in tokens; an estimate until it is loaded."""
         if self.ready:
-            return len(self.ready.vocabulary.encode(text))
+            return self.ready.vocabulary.count(text)
         return (len(text.encode("utf-8", "replace")) + 1) // 2
 
     def close(self) -> None:

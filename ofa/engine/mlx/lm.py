@@ -173,12 +173,7 @@ def load(model: str) -> Loaded:
     On a CPU weights become float32: MLX's kernels for bfloat16 and for quantised
     weights do not use a BLAS there and are 5 to 20 times slower.
     """
-    if not is_hub_id(model):
-        check_folder(Path(model).expanduser())
-        # Nothing may be looked up anywhere when all that is needed is at hand.
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
-        model = str(Path(model).expanduser())
+    model = _checked(model)
     check_version()
     blas = load_blas()  # nothing gets between MLX and its BLAS later on
     log.info("%s", blas)
@@ -209,6 +204,20 @@ def load(model: str) -> Loaded:
             Path(hf_repo_to_path(model) if is_hub_id(model) else model)
         ),
     )
+
+
+def _checked(model: str) -> str:
+    """Return *model*, in full if it is a folder; tell the libraries what not to do."""
+    # Tokens are counted as a batch of one: no threads, which do not survive a fork.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if is_hub_id(model):
+        return model
+    folder = Path(model).expanduser()
+    check_folder(folder)
+    # Nothing may be looked up anywhere when all that is needed is at hand.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+    return str(folder)
 
 
 def fingerprint(folder: Path) -> str:

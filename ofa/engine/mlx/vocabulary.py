@@ -105,6 +105,11 @@ class Vocabulary:
         """Return the ids of *text*; only what `mark` wrote becomes a control token."""
         return self.encode_spans(text)[0]
 
+    def count(self, text: str) -> int:
+        """Return how many ids `encode` returns, in less time."""
+        many = self._encoder.encode_batch_fast([text], add_special_tokens=False)
+        return len(many[0])
+
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of *text*, and where in it each starts and ends."""
         encoding = self._encoder.encode(text, add_special_tokens=False)

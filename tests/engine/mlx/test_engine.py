@@ -330,6 +330,9 @@ def test_tokens_are_counted_exactly(engine):
     empty = engine.ready.prompts.render([Message("user", "")]).ids
 
     assert engine.count_tokens("file 12") == len(ids) - len(empty)
+    vocabulary = engine.ready.vocabulary
+    for text in ("", "file\n\n12  <bos>", "\U0001f600 \ue000", "word " * 500):
+        assert vocabulary.count(text) == len(vocabulary.encode(text))
 
 
 ENDLESS = Sampling(temperature=0.0, max_tokens=900, logit_bias=((230, 100.0),))
