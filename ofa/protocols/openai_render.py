@@ -75,6 +75,9 @@ def stream(
     yield from writer.open(0)  # at once: who reads a stream waits for a sign of life
     try:
         for event in events:
+            if frame := writer.text(event):  # nearly all of them
+                yield frame
+                continue
             yield from writer.event(event)
             if isinstance(event, End) and event.last:
                 yield from _tail(writer, event, usage=usage)
@@ -112,6 +115,15 @@ class _Writer:
             self._calls[index] = 0
             yield self._chunk(index, {"role": "assistant", "content": ""})
 
+    def text(self, event: Event) -> str:
+        """Return the frame of one more piece of text; empty if *event* is none."""
+        if not isinstance(event, Text) or event.logprobs:
+            return ""
+        around = self._frames.get(event.index)
+        if not (around and event.text):
+            return ""
+        return f"{around[0]}{encode(event.text)}{around[1]}"
+
     def event(self, event: Event) -> Iterator[str]:
         if isinstance(event, Waiting):
             yield comment("keep-alive")
@@ -121,14 +133,15 @@ class _Writer:
             case Text(text, index, logprobs) if logprobs:
                 yield self._chunk(index, {"content": text}, logprobs=logprobs)
             case Text(text, index) if text:
-                before, after = self._around(index)
-                yield f"{before}{encode(text)}{after}"
+                self._frames[index] = self._around(index)
+                yield self.text(event)
             case Thought(text, index) if text:
                 yield self._chunk(index, {"reasoning_content": text})
             case Call(call, index):
                 yield from self._call(index, call)
             case End(reason, _, index):
                 del self._calls[index]
+                self._frames.pop(index, None)
                 yield self._chunk(index, {}, FINISH[reason])
 
     def fail(self) -> Iterator[str]:
@@ -155,12 +168,9 @@ class _Writer:
     def _around(self, index: int) -> tuple[str, str]:
         """Return what stands around a piece of text in its frame: most frames differ
         in nothing else, and to encode each whole takes five times as long."""
-        if index not in self._frames:
-            before, _, after = self._chunk(index, {"content": _MARK}).partition(
-                encode(_MARK)
-            )
-            self._frames[index] = before, after
-        return self._frames[index]
+        chunk = self._chunk(index, {"content": _MARK})
+        before, _, after = chunk.partition(encode(_MARK))
+        return before, after
 
     def _call(self, index: int, call: ToolCall) -> Iterator[str]:
         """Send one call to its end before the next: VS Code doesn't read its number."""
