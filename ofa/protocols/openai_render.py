@@ -78,10 +78,10 @@ def stream(
             if frame := writer.text(event):  # nearly all of them
                 yield frame
                 continue
-            yield from writer.event(event)
-            if isinstance(event, End) and event.last:
-                yield from _tail(writer, event, usage=usage)
+            if isinstance(event, End) and event.last:  # in one piece: a send each costs
+                yield "".join((*writer.event(event), *_tail(writer, event, usage)))
                 return
+            yield from writer.event(event)
         raise EngineError("the engine stopped before the end of its answer")
     except OfaError as exc:
         yield from writer.fail()
@@ -183,7 +183,7 @@ class _Writer:
             yield self._chunk(index, {"tool_calls": [more]})
 
 
-def _tail(writer: _Writer, end: End, *, usage: bool) -> Iterator[str]:
+def _tail(writer: _Writer, end: End, usage: bool) -> Iterator[str]:
     if usage and end.usage is not None:
         yield writer.usage(end.usage)
     yield sse(_DONE)
