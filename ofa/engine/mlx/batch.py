@@ -284,7 +284,7 @@ class Batch:
                 return
             # What failed is the token after it, which is drawn ahead of its turn.
         told: tuple[Any, ...] = ()
-        if row.logprobs is not None:
+        if row.logprobs is not None:  # mlx-lm's word: they are logits (`lm_batch`)
             told = likeliest(answer.logprobs, answer.token, row.logprobs)
         row.mailbox.put(Sampled(row.index, answer.token, finish, *told))
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...errors import ConfigError
 from ...heavy import LOADING
 from .blas import load_blas
-from .memory import KvShape, available_bytes
+from .memory import KvShape, available_bytes, on_cpu
 from .vocabulary import Tokenizer
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ def load(model: str) -> Loaded:
         lm, tokenizer, config = mlx_lm.load(
             model, lazy=True, return_config=True, trust_remote_code=False
         )
-    on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    if on_cpu and _fits_as_float32(lm):
+    cpu = on_cpu()
+    if cpu and _fits_as_float32(lm):
         lm = dequantize_model(lm)
         lm.set_dtype(mx.float32)
     mx.eval(lm.parameters())
-    if on_cpu and blas.library == "mkl":
+    if cpu and blas.library == "mkl":
         from .wide import cut
 
         cut(lm, blas.threads)
@@ -199,7 +199,7 @@ def load(model: str) -> Loaded:
         tokenizer=tokenizer,
         config=config,
         ends=frozenset(tokenizer.eos_token_ids),
-        numbers=f"{_numbers(lm)} on {'CPU' if on_cpu else 'GPU'}",
+        numbers=f"{_numbers(lm)} on {'CPU' if cpu else 'GPU'}",
         fingerprint=fingerprint(
             Path(hf_repo_to_path(model) if is_hub_id(model) else model)
         ),
@@ -362,8 +362,7 @@ def kv_shape(model: Model, config: Mapping[str, Any]) -> KvShape:
         else:
             per_token += size
     # On a CPU attention is not fused: one layer's scores exist in full, in float32.
-    on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    heads = _text_config(config).get("num_attention_heads", 0) if on_cpu else 0
+    heads = _text_config(config).get("num_attention_heads", 0) if on_cpu() else 0
     return KvShape(per_token, tuple(sorted(windows.items())), 4 * int(heads))
 
 
@@ -371,7 +370,7 @@ def free_bytes() -> int:
     """Return how many bytes of memory are free for caches on the device in use."""
     import mlx.core as mx
 
-    if mx.default_device() == mx.Device(mx.cpu):
+    if on_cpu():
         return available_bytes()
     info = mx.device_info()
     most = info.get("max_recommended_working_set_size") or info.get("memory_size", 0)

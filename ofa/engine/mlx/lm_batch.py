@@ -20,6 +20,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
+from .memory import on_cpu
+
 
 def install(generator: BatchGenerator) -> None:
     """Have *generator*, which is new, use the batches of this module."""
@@ -44,16 +46,16 @@ class Answering(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         After it the caches hold these tokens, and those that follow them are drawn:
         evaluated at once on a GPU, and by the next call on a CPU.
         """
-        on_cpu = mx.default_device() == mx.Device(mx.cpu)
+        cpu = on_cpu()
         inputs, told = self._next_tokens, self._next_logprobs
-        if on_cpu:  # while the next step is put together
+        if cpu:  # while the next step is put together
             mx.async_eval(inputs, *self._begun)  # type: ignore[no-untyped-call]
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         logits, contexts = self._processed(logits, inputs)
         drawn = self._drawn(logits)
         self._next_tokens, self._next_logprobs = drawn, list(logits)
         self._begun = contexts
-        if not on_cpu:
+        if not cpu:
             mx.async_eval(drawn, *contexts)  # type: ignore[no-untyped-call]
         tokens: list[int] = inputs.tolist()  # type: ignore[assignment]  # one dimension
         for row, token in zip(self.tokens, tokens, strict=True):

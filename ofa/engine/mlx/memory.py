@@ -89,6 +89,13 @@ def make_room(
     return Room(shape, total, min(kept, total), chunk)
 
 
+def on_cpu() -> bool:
+    """Return whether MLX works on the processor, in its memory, and not on a GPU."""
+    import mlx.core as mx
+
+    return bool(mx.default_device() == mx.Device(mx.cpu))
+
+
 def available_bytes() -> int:
     """Return how much memory this process may still take, as the system tells it:
     the machine's free memory, or what is left in its control group if that is less."""
