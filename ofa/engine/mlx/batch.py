@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from ...errors import EngineError, OfaError
 from ..line import Line
 from .ahead import Ahead
 from .foreign import FOREIGN, as_ours, is_out_of_memory, note
-from .lm import Generator, Model, make_generator
+from .lm import Model
 from .prefix import Kind
 from .rows import LEAST_BETWEEN, Finish, Gone, Row, Sampled
 from .sampling import Samplers, Trap, likeliest, make_processors
@@ -58,7 +58,7 @@ class Batch:
     each failed step's time.
     """
 
-    def __init__(  # noqa: PLR0913 - what was measured and what was configured
+    def __init__(
         self,
         model: Model,
         ready: Ready,
@@ -67,9 +67,10 @@ class Batch:
         prefill_step: int,
         speed: Speed,
         faults: deque[float],
-        make: Callable[..., Generator] = make_generator,
     ) -> None:
         import mlx.core as mx
+
+        from .lm_batch import make_generator
 
         self._ready = ready
         self._store = ready.store
@@ -79,7 +80,14 @@ class Batch:
         self._faults = faults
         self._samplers = Samplers(ready.logits)
         stream = mx.new_thread_local_stream(mx.default_device())
-        self._make = partial(make, model, ends=ready.ends, rows=rows, stream=stream)
+        self._make = partial(
+            make_generator,
+            model,
+            ends=ready.ends,
+            rows=rows,
+            stream=stream,
+            tell=self._hand_over,
+        )
         self._generator = self._make()
         self._line: Line[Row] = Line()
         self._held: Row | None = None  # first in line, and there is no room for it yet
@@ -250,8 +258,6 @@ class Batch:
         tokens = sum(self._advance(part) for part in prompts)
         if not answers and not any(run.row.warm for run in self._running.values()):
             self._speed.add(tokens, wall_s)
-        for answer in answers:  # all of them before any is kept, which takes time
-            self._hand_over(answer)
         for answer in answers:
             self._see_off(answer)
         for part in prompts:
@@ -274,6 +280,7 @@ class Batch:
         return new
 
     def _hand_over(self, answer: Any) -> None:  # noqa: ANN401 - mlx-lm's Response
+        """Tell a token, before its step reads prompts and anything is kept."""
         run = self._running[answer.uid]
         run.decoding, run.reading = True, False
         row = run.row

@@ -1,5 +1,5 @@
 """
-Loading a model, and the batch generator: with `lm_batch` all that imports mlx_lm.
+Loading a model and looking at it: with `lm_batch` all that imports mlx_lm.
 
 mlx-lm changes its interfaces with every minor release (0.31 and 0.32 each broke
 the batch generator's), so one version is pinned and checked. What can be wrong with
@@ -13,7 +13,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -296,31 +296,6 @@ def _numbers(model: Any) -> str:  # noqa: ANN401 - an mlx module
     if any("uint" in kind for kind in kinds):
         return "quantised"
     return max(set(kinds), key=kinds.count).removeprefix("mlx.core.")
-
-
-def make_generator(
-    model: Model, *, ends: Iterable[int], rows: int, stream: mx.ThreadLocalStream
-) -> Generator:
-    """Return a batch generator over *model* for *rows* answers at once."""
-    from mlx_lm.generate import BatchGenerator
-
-    from .lm_batch import install
-
-    generator = BatchGenerator(
-        model,
-        stop_tokens=[[token] for token in sorted(ends)],
-        completion_batch_size=rows,
-        # Those in line are read together, and wait for the longest of them: who puts
-        # them in line sees to it that they are as short.
-        prefill_batch_size=rows,
-        stream=stream,
-    )
-    # The constructor wires as much memory as the device recommends, which has
-    # frozen Macs that run other models too; close() does nothing but undo that.
-    generator.close()
-    install(generator)
-    made: Generator = generator
-    return made
 
 
 def cache_classes() -> tuple[Any, Any]:

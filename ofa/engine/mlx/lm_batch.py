@@ -1,10 +1,11 @@
 """
-The two batches of mlx-lm's generator, with less between a token and its reader.
+The batch generator: mlx-lm's, with less between a token and its reader.
 
 mlx-lm begins the next token before it tells the last one. On a GPU that keeps the
 device busy; on a CPU, where a step is done as it is begun, a reader waits for most of
 the next token. There it is begun only once the last one is told. Everywhere:
 
+* tokens are told before prompts are read on beside them, which takes longer;
 * logits are not normalised, which takes exp() of the whole vocabulary for each row:
   who draws from them or tells of them sees to it (`sampling`);
 * prompts that are done together become answers without a copy of their caches.
@@ -15,21 +16,51 @@ Knows mlx-lm's insides, and so belongs to `lm`. Import it after the BLAS.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
+from .lm import Generator, Model
 from .memory import on_cpu
 
+Tell = Callable[[Any], None]  # of mlx-lm's Response, which is one row's token
 
-def install(generator: BatchGenerator) -> None:
-    """Have *generator*, which is new, use the batches of this module."""
+
+def make_generator(
+    model: Model,
+    *,
+    ends: Iterable[int],
+    rows: int,
+    stream: mx.ThreadLocalStream,
+    tell: Tell | None = None,
+) -> Generator:
+    """
+    Return a batch generator over *model* for *rows* answers at once.
+
+    *tell* gets each token that `next` is to return as soon as it is there.
+    """
+    generator = BatchGenerator(
+        model,
+        stop_tokens=[[token] for token in sorted(ends)],
+        completion_batch_size=rows,
+        # Those in line are read together, and wait for the longest of them: who puts
+        # them in line sees to it that they are as short.
+        prefill_batch_size=rows,
+        stream=stream,
+    )
+    # The constructor wires as much memory as the device recommends, which has
+    # frozen Macs that run other models too; close() does nothing but undo that.
+    generator.close()
     how = generator.model, generator.sampler
     generator._prompt_batch = Reading.empty(
         *how, prefill_step_size=generator.prefill_step_size
     )
     generator._generation_batch = Answering.empty(*how)
+    generator._generation_batch.tell = tell
+    made: Generator = generator
+    return made
 
 
 class Answering(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
@@ -38,6 +69,15 @@ class Answering(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _next_tokens: mx.array
     _next_logprobs: list[mx.array]
     _begun: Sequence[mx.array] = ()  # beside them, what the next call has to evaluate
+    tell: Tell | None = None
+
+    def next(self) -> list[Any]:
+        """Return one token a row; each was told before."""
+        answers: list[Any] = super().next()
+        if self.tell is not None:
+            for answer in answers:
+                self.tell(answer)
+        return answers
 
     def _step(self) -> tuple[list[int], list[mx.array]]:
         """

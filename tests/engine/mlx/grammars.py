@@ -13,7 +13,7 @@ import numpy as np
 
 from ofa.chat import Output, Sampling
 from ofa.engine.mlx.grammar import Grammars
-from ofa.engine.mlx.lm import make_generator
+from ofa.engine.mlx.lm_batch import make_generator
 from ofa.engine.mlx.sampling import Samplers, Trap, make_processors
 from ofa.engine.mlx.vocabulary import Vocabulary
 from ofa.engine.text import CHANNEL

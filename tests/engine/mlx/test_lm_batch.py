@@ -5,7 +5,7 @@ import io
 import mlx.core as mx
 import pytest
 
-from ofa.engine.mlx import lm, lm_batch
+from ofa.engine.mlx import lm_batch
 
 ROWS = 4
 
@@ -22,7 +22,7 @@ def generators(model):
         prefill_batch_size=ROWS,
         stream=stream,
     )
-    return plain, lm.make_generator(model, ends=[1], rows=ROWS, stream=stream)
+    return plain, lm_batch.make_generator(model, ends=[1], rows=ROWS, stream=stream)
 
 
 def greedy(logits):
@@ -129,3 +129,27 @@ def test_what_nobody_reads_does_not_pile_up(models):
     graph = io.StringIO()
     mx.export_to_dot(graph, seen[-1])
     assert graph.getvalue().count("label") < 20  # a step or two are not evaluated yet
+
+
+def test_a_token_is_told_before_a_prompt_beside_it_is_read(models):
+    """Who waits for it does not wait for somebody else's prompt, too."""
+    model = models["gemma3"]
+    told: list = []
+    stream = mx.new_thread_local_stream(mx.default_device())
+    ours = lm_batch.make_generator(
+        model,
+        ends=[1],
+        rows=ROWS,
+        stream=stream,
+        tell=lambda answer: told.append((answer, len(ours._unprocessed_sequences))),
+    )
+    first = put(ours, [7, 8, 9, 10], 4)
+    while not told:
+        ours.next()
+    second = put(ours, [12, 13, 14, 15, 16], 4)
+
+    prompts, answers = ours.next()
+
+    assert [one.uid for one in answers] == [first]
+    assert [part.uid for part in prompts] == [second]  # it was read in this call
+    assert told[-1] == (answers[0], 1)  # and stood in line when the token was told
