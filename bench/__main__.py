@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     saves = args.save if args.save is not None else args.resume or not args.rows
     try:
         facts = machine.describe(_model_named(run))
+        run.say(f"memory touched: {machine.touch_memory() or 'none'}")
         for row in chosen:
             made = facts.get("ofa", "")
             figures += [replace(one, ofa=made) for one in _measure(row, run)]

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bench import conversation, proc, texts, wire
+from bench import conversation, machine, proc, texts, wire
 from bench.__main__ import _chosen, _keep, _latest, _measure, main, report
 from bench.context import Run, alternating
 from bench.figures import Figure, Pair, at_least, at_most, number, share, table
@@ -336,3 +336,10 @@ def test_a_row_is_measured_for_real(tmp_path):
     assert (foreign.measured, foreign.met) == (0, True)
     assert health.measured > 0
     assert lost.note == "of 400"
+
+
+def test_memory_is_touched_where_there_is_some(monkeypatch):
+    """A part of what is free, in a process that is gone afterwards."""
+    monkeypatch.setattr(machine, "_TOUCHED", 0.01)
+
+    assert machine.touch_memory().endswith(" GiB")
