@@ -80,6 +80,17 @@ class Raw:
             "together_per_s": rows * (len(full) - 1) / (full[-1] - full[0]),
         }
 
+    def texts(self, asked: Asked) -> Mapping[str, Any]:
+        """Answer all chats at once, greedily; return the texts, and prompts' tokens."""
+        from mlx_lm import batch_generate
+
+        prompts = [self.ids(messages) for messages in asked["chats"]]
+        answers = batch_generate(
+            self._model, self._tokenizer, prompts, max_tokens=asked["tokens"]
+        )
+        lengths = [len(ids) for ids in prompts]
+        return {"texts": answers.texts, "prompt_tokens": lengths}
+
     def speed(self, asked: Asked) -> Mapping[str, Any]:
         """Return how fast a prompt of so many tokens is read, and tokens written."""
         from mlx_lm import stream_generate
@@ -105,8 +116,8 @@ def main() -> None:
 
         blas = str(load_blas())
     raw = Raw(values["model"])
-    handlers = {"single": raw.single, "batch": raw.batch, "speed": raw.speed}
-    serve({"blas": blas}, handlers)
+    handlers = (raw.single, raw.batch, raw.texts, raw.speed)
+    serve({"blas": blas}, {handler.__name__: handler for handler in handlers})
 
 
 if __name__ == "__main__":

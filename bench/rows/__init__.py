@@ -49,5 +49,6 @@ ROWS = (
         "tools-tiny4", "tools", "of_tiny_4", "the same, 350 of a random Gemma 4", False
     ),
     Row("fences", "tools", "fences", "fences in place of calls", False),
+    Row("forms", "forms", "forms", "how tools are told where no format is", False),
     Row("blas", "blas", "blas", "prefill and decode with each BLAS"),
 )

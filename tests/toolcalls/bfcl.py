@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -46,6 +47,17 @@ class Question:
     text: str
     tools: tuple[Tool, ...]
     calls: tuple[ToolCall, ...] = ()
+    gold: tuple[dict[str, dict[str, list[Any]]], ...] = ()  # as BFCL has it
+
+    def accepts(self, made: ToolCall) -> bool:
+        """Return whether *made* is the one gold call, with any of the right values."""
+        right = self.gold[0].get(made.name)
+        if right is None or made.arguments.keys() - right.keys():
+            return False
+        return all(
+            any(_same(made.arguments.get(name, ""), value) for value in values)
+            for name, values in right.items()
+        )
 
 
 def questions(*categories: str) -> list[Question]:
@@ -84,7 +96,7 @@ def _question(row: dict[str, Any], gold: Any) -> Question:
         for name, told in entry.items()
     ]
     text = "\n".join(m["content"] for turn in row["question"] for m in turn)
-    return Question(row["id"], text, tools, tuple(calls))
+    return Question(row["id"], text, tools, tuple(calls), tuple(gold))
 
 
 # --- gold calls ---------------------------------------------------------------------
@@ -111,6 +123,25 @@ def _value(right: Any) -> Any:
     if isinstance(right, dict):
         return _arguments(right)
     return [_value(one) for one in right] if isinstance(right, list) else right
+
+
+def _same(made: Any, right: Any) -> bool:
+    """Return whether *made* is *right* but for case, blanks and marks, as BFCL's own
+    checker has it; in objects each key has a list of right values."""
+    if isinstance(made, str) and isinstance(right, str):
+        return _plain(made) == _plain(right)
+    if isinstance(made, list) and isinstance(right, list):
+        return len(made) == len(right) and all(map(_same, made, right))
+    if isinstance(made, dict) and isinstance(right, dict):
+        return not made.keys() - right.keys() and all(
+            any(_same(made.get(name, ""), value) for value in values)
+            for name, values in right.items()
+        )
+    return bool(made == right)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[ ,./\-_*^]", "", text).lower().replace("'", '"')
 
 
 # --- functions ----------------------------------------------------------------------
