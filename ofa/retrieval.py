@@ -17,8 +17,9 @@ from .config_schema import RagSection
 from .engine.base import Engine
 from .errors import ConfigError
 from .first_index import FirstIndex
+from .heavy import allotted_threads
 from .modes import Mode
-from .rag.embed import Embedder, allowed_threads, packaged_model
+from .rag.embed import Embedder, packaged_model
 from .rag.health import Checkup, Documents, Health, health
 from .rag.lookup import Budget, Lookup
 from .rag.memory import Memory
@@ -206,7 +207,7 @@ def embedder_folder(configured: str) -> Path:
 
 def make_embedder(rag: RagSection) -> Embedder:
     """Return the embedder that is configured, not yet loaded; raises `ConfigError`."""
-    return Embedder(embedder_folder(rag.embedder), threads=allowed_threads())
+    return Embedder(embedder_folder(rag.embedder), threads=allotted_threads())
 
 
 def search_settings(rag: RagSection, deadline_s: float) -> Settings:

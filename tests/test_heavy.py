@@ -1,13 +1,21 @@
-"""The engine's model and the embedding model are loaded at once, as a server does."""
+"""What the engine and retrieval share: they load at once, on the cores of the job."""
 
+import os
 import subprocess
 import sys
 
+import pytest
+
+from ofa.heavy import allotted_threads
+
 from .engine.mlx import tiny
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a Linux matter")
 
 PROGRAM = """
 import sys, threading
 from ofa.engine.mlx import lm
+from ofa.engine.mlx.scheduler import _await_gone
 from ofa.rag.embed import Embedder, packaged_model
 
 start, wrong = threading.Barrier(2), []
@@ -26,12 +34,14 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-sys.exit("; ".join(wrong) or 0)
+    _await_gone(thread, 5)  # as the engine does: MLX tidies up as its thread ends
+left = [thread.name for thread in threading.enumerate()][1:]
+sys.exit("; ".join(wrong) or ", ".join(left) or 0)
 """
 
 
 def test_both_models_may_be_loaded_at_once(tmp_path):
-    """Neither finds what the other's thread has imported half."""
+    """Neither finds what the other's thread has imported half; no thread is left."""
     folder = tiny.save_model(tmp_path, tiny.GEMMA_3_MODEL, tiny.spm_plan(tiny.GEMMA_3))
 
     done = subprocess.run(
@@ -42,3 +52,46 @@ def test_both_models_may_be_loaded_at_once(tmp_path):
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "1"}, 1),
+        ({"OMP_NUM_THREADS": "1", "SLURM_CPUS_PER_TASK": "2"}, 1),
+        ({"OMP_NUM_THREADS": "1,4"}, 1),
+    ],
+)
+def test_threads_are_those_of_the_job(env, wanted):
+    """The job's allotment decides, and the user's own wish before it."""
+    assert allotted_threads(env) == wanted
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"SLURM_CPUS_PER_TASK": "4096"},
+        {"OMP_NUM_THREADS": "0"},
+        {"SLURM_CPUS_PER_TASK": "many"},
+    ],
+)
+def test_threads_never_pass_the_cores_allowed(env):
+    """What can't be right counts as not given: the allowed cores are the limit."""
+    assert allotted_threads(env) == len(os.sched_getaffinity(0))
+
+
+@linux_only
+def test_a_process_bound_to_one_core_gets_one_thread():
+    """The binding counts, however many cores the machine has."""
+    code = """
+import os
+from ofa.heavy import allotted_threads
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(allotted_threads({}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert (done.stdout.strip(), done.stderr) == ("1", "")

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _TOKENS = 128  # the longest gold call takes fewer
-# Chat models of two families; the packaged Gemma is none, and calls nothing.
-_MODELS = ("starter", "small")
+# Chat models of two families, and of how many questions each reads in five minutes; the
+# packaged Gemma is none, and calls nothing.
+_MODELS = (("starter", 16), ("small", 32))
 
 
 def forms(run: Run) -> list[Figure]:
     """Ask BFCL's questions in each form; count right calls, and calls of no use."""
-    calling = questions(run.pick(32, 8))
-    irrelevant = questions(run.pick(8, 8), irrelevant=True)
     figures = []
-    for name in _MODELS:
+    for name, full in _MODELS:
+        calling = questions(run.pick(full, 8))
+        irrelevant = questions(8, irrelevant=True)
         values = {"model": str(models.find(name, run.folder / name).folder)}
         place = run.place(f"forms-{name}")
         with child(place, "raw", {**values, "blas": True}, huge_pages=True) as raw:

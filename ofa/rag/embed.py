@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..heavy import LOADING
+from ..heavy import keep_single, loading
 
 Vectors = NDArray[np.float32]
 
@@ -43,7 +43,6 @@ _OFFLINE = {
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",  # its threads do not survive a fork
 }
 
 # Families that were trained with an instruction before the query (their model cards).
@@ -61,16 +60,6 @@ def packaged_model() -> Path | None:
         if (folder / "modules.json").is_file():
             return folder
     return None
-
-
-def allowed_threads() -> int:
-    """Return how many processors this job was given, perhaps fewer than exist."""
-    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if given.isdigit() and int(given) > 0:
-        return int(given)
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Embedder:
@@ -144,7 +133,7 @@ class Embedder:
     def _ready(self) -> Any:  # noqa: ANN401 - a SentenceTransformer, which is untyped
         if self._model is None:
             ids = self._tokenizer.encode(_PROBE).ids  # as it stands: without a prefix
-            with LOADING:
+            with loading():
                 model = _load(self.folder)
                 self._is_direct = _agrees(model, ids, self._threads)
             self._model = model
@@ -215,7 +204,7 @@ def _tokenizer(folder: Path) -> Any:  # noqa: ANN401 - untyped library
             f"{folder}: not a sentence-transformers model (modules.json or "
             "tokenizer.json is missing); name a model's folder in [rag] embedder"
         )
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    keep_single()
     from tokenizers import Tokenizer
 
     try:

@@ -1,7 +1,6 @@
 """The embedder: real MiniLM vectors, counts, and folders that are no models."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from ofa.errors import ConfigError
-from ofa.rag.embed import Embedder, allowed_threads, packaged_model
+from ofa.rag.embed import Embedder, packaged_model
 
 
 def test_packaged_model_is_found_without_import():
@@ -179,19 +178,6 @@ def test_fingerprint_is_of_what_shapes_vectors(tmp_path):
     assert before == same
     assert Embedder(folder, threads=1).fingerprint != before
     assert Embedder(folder, threads=1).query_prefix.startswith("Represent")
-
-
-@pytest.mark.parametrize(("given", "expected"), [("3", 3), ("0", None), ("x", None)])
-def test_threads_follow_the_allocation(monkeypatch, given, expected):
-    """Slurm's number of CPUs counts; without one, what the process may run on."""
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", given)
-
-    assert allowed_threads() == (expected or allowed_by_kernel())
-
-
-def allowed_by_kernel():
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _linked(source, target):

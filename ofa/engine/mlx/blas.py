@@ -19,6 +19,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from ...heavy import allotted_threads
+
 _MKL_GNU_THREADING = 3  # MKL_THREADING_GNU of mkl_service.h
 _MKL_SEQUENTIAL = 1  # MKL_THREADING_SEQUENTIAL
 
@@ -75,23 +77,6 @@ def load_blas() -> Blas:
             continue
         return Blas(library.package, version, threads, str(path))
     return Blas(reason="; ".join(failures) or _NONE_INSTALLED)
-
-
-def allotted_threads(environ: Mapping[str, str] | None = None) -> int:
-    """
-    Return how many threads this process was given, not how many the machine has.
-
-    An OMP_NUM_THREADS the user set, else the job's SLURM_CPUS_PER_TASK, and never
-    more than the cores the process may run on.
-    """
-    environ = os.environ if environ is None else environ
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-    for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        # OMP_NUM_THREADS may be a list, one number a nesting level.
-        given = environ.get(name, "").split(",")[0].strip()
-        if given.isdecimal() and int(given) > 0:
-            return min(int(given), cores)
-    return cores
 
 
 def _reason_against(

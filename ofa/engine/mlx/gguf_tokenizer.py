@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ...heavy import LOADING
+from ...heavy import loading
 from .gguf_file import GgufFile
 
 # The class that AutoTokenizer would find, after reading the whole file slowly: 20 s
@@ -41,7 +41,7 @@ def write_tokenizer(file: GgufFile, folder: Path, *, architecture: str) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
     try:
-        with LOADING:
+        with loading():
             import transformers
 
             tokenizer = getattr(transformers, _CLASSES[architecture]).from_pretrained(

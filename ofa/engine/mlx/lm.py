@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ConfigError
-from ...heavy import LOADING
+from ...heavy import loading
 from .blas import load_blas
 from .memory import KvShape, available_bytes, on_cpu
 from .vocabulary import Tokenizer
@@ -177,7 +177,7 @@ def load(model: str) -> Loaded:
     check_version()
     blas = load_blas()  # nothing gets between MLX and its BLAS later on
     log.info("%s", blas)
-    with LOADING:
+    with loading():
         mlx_lm = _imported()
         import mlx.core as mx
         from mlx_lm.utils import dequantize_model, hf_repo_to_path
@@ -208,8 +208,6 @@ def load(model: str) -> Loaded:
 
 def _checked(model: str) -> str:
     """Return *model*, in full if it is a folder; tell the libraries what not to do."""
-    # Tokens are counted as a batch of one: no threads, which do not survive a fork.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if is_hub_id(model):
         return model
     folder = Path(model).expanduser()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ofa.engine.mlx.blas import allotted_threads, load_blas
+from ofa.engine.mlx.blas import load_blas
 
 ROOT = Path(__file__).parents[3]
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a Linux matter")
@@ -169,45 +169,3 @@ def test_importing_the_module_loads_nothing():
     modules = child(code)
 
     assert not {"mlx", "numpy", "mkl", "torch"} & set(modules)
-
-
-@linux_only
-@pytest.mark.parametrize(
-    ("env", "wanted"),
-    [
-        ({"SLURM_CPUS_PER_TASK": "1"}, 1),
-        ({"OMP_NUM_THREADS": "1", "SLURM_CPUS_PER_TASK": "2"}, 1),
-        ({"OMP_NUM_THREADS": "1,4"}, 1),
-    ],
-)
-def test_threads_are_those_of_the_job(env, wanted):
-    """The job's allotment decides, and the user's own wish before it."""
-    assert allotted_threads(env) == wanted
-
-
-@linux_only
-@pytest.mark.parametrize(
-    "env",
-    [
-        {},
-        {"SLURM_CPUS_PER_TASK": "4096"},
-        {"OMP_NUM_THREADS": "0"},
-        {"SLURM_CPUS_PER_TASK": "many"},
-    ],
-)
-def test_threads_never_pass_the_cores_allowed(env):
-    """What can't be right counts as not given: the allowed cores are the limit."""
-    assert allotted_threads(env) == len(os.sched_getaffinity(0))
-
-
-@linux_only
-def test_a_process_bound_to_one_core_gets_one_thread():
-    """The binding counts, however many cores the machine has."""
-    code = """
-import json, os
-from ofa.engine.mlx.blas import allotted_threads
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-print(json.dumps(allotted_threads({})))
-"""
-
-    assert child(code) == 1
