@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _CLOSER = "```"
 _MARK_SAID = " A question mark means that a parameter may be left out."
-_EXAMPLE = '{"name": "tool", "arguments": {"parameter": "value"}}'
+_EXAMPLE = '{"name": "<name of the tool>", "arguments": {"<parameter>": <value>}}'
+_IN_WORDS = '{"name": "tool", "arguments": {"parameter": "value"}}'
 _JSON = re.compile(r"\s*(?=[{\[])")
 _SAMPLES: Mapping[str, object] = {
     "string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": [],
@@ -44,7 +45,7 @@ class Form:
     opener: str = OPENER
     closer: str = _CLOSER
     as_json: bool = False  # tools as JSON Schema, not as signatures
-    filled: bool = False  # the example calls the first tool, not one called "tool"
+    shown: str = _EXAMPLE  # the example; empty: a call of the first tool
 
     def declare(self, tools: Sequence[Tool]) -> str:
         """Return what stands behind the system text: ofa's own, one thing exchanged."""
@@ -60,7 +61,7 @@ class Form:
 
     def example(self, tools: Sequence[Tool]) -> str:
         """Return the call that stands as the example."""
-        return _call_of(canonical(tools)[0]) if self.filled else _EXAMPLE
+        return self.shown or _call_of(canonical(tools)[0])
 
 
 FORMS = (
@@ -68,7 +69,8 @@ FORMS = (
     Form("JSON Schema, tool_call fence", as_json=True),
     Form("signatures, json fence", opener="```json"),
     Form("signatures, tags", opener="<tool_call>", closer="</tool_call>"),
-    Form("signatures, tool_call fence, a real example", filled=True),
+    Form("signatures, tool_call fence, a real example", shown=""),
+    Form("signatures, tool_call fence, an example in words", shown=_IN_WORDS),
 )
 """What is compared; the first is ofa's own."""
 

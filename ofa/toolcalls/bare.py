@@ -15,7 +15,9 @@ from .written import ARGUMENTS, NAMES
 
 TAGS = ("", "json", "tool_call", "tool_code")
 FENCE = "```"
-OPENINGS = ("{", "[")  # of an answer that may be a call as a whole
+# What a fence would say of its block, where a model forgets the fence.
+LOOSE_TAG = "tool_call"
+OPENINGS = ("{", "[", LOOSE_TAG[0])  # of an answer that may be a call as a whole
 
 _BLANK = frozenset(" \t\r\n")
 
@@ -59,6 +61,10 @@ class Bare:
         if fenced:
             tag = yield from _opening()
             if tag not in TAGS:
+                return
+            char = yield from _nonblank()
+        elif char == LOOSE_TAG[0]:
+            if not (yield from _loose_tag()):
                 return
             char = yield from _nonblank()
         if not (yield from self._value(char)):
@@ -142,6 +148,16 @@ def _opening() -> Generator[None, str, str | None]:
         if not any(tag.startswith(line.strip()) for tag in TAGS) or len(line) > 64:
             return None
     return line.strip()
+
+
+def _loose_tag() -> Generator[None, str, bool]:
+    """Read what is left of the tag; return whether it has a line of its own."""
+    for wanted in LOOSE_TAG[1:]:
+        if (yield) != wanted:
+            return False
+    while (char := (yield)) in " \t\r":
+        pass
+    return char == "\n"
 
 
 def _closing() -> Generator[None, str, None]:

@@ -25,7 +25,7 @@ You have these tools. A question mark means that a parameter may be left out.
 _AFTER = """
 To use a tool, answer with a block like this, filled in, and nothing after it:
 ```tool_call
-{"name": "tool", "arguments": {"parameter": "value"}}
+{"name": "<name of the tool>", "arguments": {"<parameter>": <value>}}
 ```
 You get its result in the next message. Answer in plain words where no tool helps."""
 

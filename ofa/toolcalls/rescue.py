@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..chat import Tool
 from . import foreign, written
+from .bare import LOOSE_TAG
 from .base import Found, Unreadable
 from .code import Code
 from .foreign import NAME, Read
@@ -26,7 +27,7 @@ OPENERS: tuple[str, ...] = (
     "<|tool_call", "<|python_tag|>", "<arg_key>", "[TOOL_CALLS]", "[ARGS]",
 )  # fmt: skip
 LINE_OPENERS: tuple[str, ...] = ("```", "call:", "[Calling tool", "[Tool call")
-FIRST_OPENERS: tuple[str, ...] = ("{", "[")
+FIRST_OPENERS: tuple[str, ...] = ("{", "[", LOOSE_TAG)
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ _FENCED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
+_LOOSE = re.compile(rf"{LOOSE_TAG}[ \t]*\r?\n\s*(?=[{{\[])")
 
 
 def find(text: str, tools: Sequence[Tool]) -> Rescued | None:
@@ -192,6 +194,8 @@ def _may_start(text: str, start: int) -> bool:
 def _only_json(text: str, tools: Sequence[Tool]) -> Rescued | None:
     """Return calls that are the whole answer, or its only code block at its end."""
     body = text.strip()
+    loose = _LOOSE.match(body)
+    body = body[loose.end() :] if loose else body
     if body[:1] in ("{", "["):
         return _exact(body, 0, len(text), tools)
     fenced = _FENCED.search(text)

@@ -155,6 +155,7 @@ EXACT = {
     "tool_code block": (f"I look.\n```tool_code\n{JSON}\n```", "I look.\n"),
     "block without a tag": (f"I look.\n\n```\n{JSON}\n```", "I look.\n\n"),
     "other keys": ('{"tool": "read_file", "args": {"path": "a.py"}}', ""),
+    "a tag without its fence": (f"tool_call\n{JSON}\n", ""),
     "input": ('{"function": "read_file", "input": {"path": "a.py"}}', ""),
 }
 
