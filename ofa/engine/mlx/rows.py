@@ -103,15 +103,17 @@ class Row:
 
     @property
     def marks_left(self) -> tuple[tuple[int, Kind], ...]:
-        """The marks behind what is cached: but for the last none just behind it, as
-        each costs a pass over the weights, which a few tokens save no more."""
+        """The marks behind what is cached, none just behind it: each costs a copy, and
+        mostly a pass over the weights, which a few tokens save no more. A row without
+        anything cached, or without a reader, is read for the sake of its last one."""
         if self.priority:  # an editor's side request: it is asked but once
             return ()
         near = self.cached + LEAST_BETWEEN
+        last = self.marks[-1:] if self.warm or not self.cached else ()
         return tuple(
             mark
             for mark in self.marks
-            if mark[0] > self.cached and (mark[0] >= near or mark is self.marks[-1])
+            if mark[0] > self.cached and (mark[0] >= near or mark in last)
         )
 
     @property

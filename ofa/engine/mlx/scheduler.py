@@ -33,7 +33,8 @@ from .speed import Speed
 _PATIENCE_S = 10.0
 # Of requests that come at once the first is not begun before the others are here: short
 # prompts are read in half the time together. Each is tokenised in some 5 ms. One that
-# comes alone waits for nobody; behind a second, a third may follow so soon.
+# comes alone waits for as long as one token is read (`_alone_s`); behind a second, a
+# third may follow so soon.
 _COMPANY_S, _QUIET_S, _GLANCE_S = 0.1, 0.015, 0.002
 
 log = logging.getLogger("ofa.engine.mlx")
@@ -289,6 +290,7 @@ class Scheduler:
                     self._drop_resident()
                 return
             began = time.monotonic()
+            quiet = began + self._alone_s()
         while True:
             try:
                 self._take(self._inbox.get_nowait())
@@ -298,6 +300,12 @@ class Scheduler:
                 if now > began + _COMPANY_S or not (self._expects(now) or now < quiet):
                     return
                 time.sleep(_GLANCE_S)
+
+    def _alone_s(self) -> float:
+        """Return how long the first waits for a second: 6 ms on a CPU, nothing on a
+        GPU, and little beside the time that its prompt takes."""
+        per_s = self._resident[0].speed.per_s if self._resident else 0.0
+        return min(1 / per_s, _QUIET_S) if per_s else 0.0
 
     def _expects(self, now: float) -> bool:
         """Tell whether a row's prompt is just being tokenised."""
