@@ -47,7 +47,7 @@ def _ttft(
     ):
         asked = server.request([user(_QUESTION)], 3)
         messages = run.messages(_QUESTION)
-        # As the server has read its mode's text ahead: the question is read anew by both.
+        # As a server reads its mode's text ahead: the question is read anew by both.
         engine.ask("ask", messages=run.messages("Hello"), tokens=1)
         taken: dict[str, list[float]] = {"ours": [], "theirs": []}
         run.say(f"ttft: {what}")
