@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ofa.chat import Tool, ToolCall
 from ofa.toolcalls import written
-from ofa.toolcalls.base import Failed, Found, plain
+from ofa.toolcalls.base import Failed, Found
 from ofa.toolcalls.generic import OPENER, Generic
 from ofa.toolcalls.reader import Reader
 from ofa.toolcalls.schema import canonical, types_of
@@ -49,15 +49,15 @@ class Form:
 
     def declare(self, tools: Sequence[Tool]) -> str:
         """Return what stands behind the system text: ofa's own, one thing exchanged."""
-        before, _, after = (piece.text for piece in Generic().declare(tools))
+        before, lines, after = (piece.text for piece in Generic().declare(tools))
         shown = self.example(tools)
         after = after.replace(
             f"{OPENER}\n{_EXAMPLE}\n{_CLOSER}", f"{self.opener}\n{shown}\n{self.closer}"
         )
         if self.as_json:
             before = before.replace(_MARK_SAID, "")
-            return before + "".join(map(_as_json, canonical(tools))) + after
-        return before + plain(Generic().declare(tools)[1:2]) + after
+            lines = "".join(map(_as_json, canonical(tools)))
+        return before + lines + after
 
     def example(self, tools: Sequence[Tool]) -> str:
         """Return the call that stands as the example."""
@@ -142,9 +142,7 @@ def system_text(form: Form, tools: Sequence[Tool]) -> str:
 
 def outcome(form: Form, question: Question, answer: str) -> str:
     """Return "right", or what *answer* is instead: see the code for the words."""
-    reader = Reader(
-        Generic() if form == FORMS[0] else Tried(form), question.tools, parallel=True
-    )
+    reader = Reader(Generic() if form == FORMS[0] else Tried(form), question.tools)
     pieces: list[Any] = [*reader.feed(answer), *reader.finish(cut=False)]
     calls = [piece for piece in pieces if isinstance(piece, ToolCall)]
     if not calls:

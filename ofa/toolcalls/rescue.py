@@ -108,7 +108,7 @@ _FENCED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.MULTILINE)
-_LOOSE = re.compile(rf"{LOOSE_TAG}[ \t]*\r?\n\s*(?=[{{\[])")
+_LOOSE = re.compile(rf"\A{LOOSE_TAG}[ \t]*\r?\n\s*(?=[{{\[])")
 
 
 def find(text: str, tools: Sequence[Tool]) -> Rescued | None:
@@ -193,9 +193,7 @@ def _may_start(text: str, start: int) -> bool:
 
 def _only_json(text: str, tools: Sequence[Tool]) -> Rescued | None:
     """Return calls that are the whole answer, or its only code block at its end."""
-    body = text.strip()
-    loose = _LOOSE.match(body)
-    body = body[loose.end() :] if loose else body
+    body = _LOOSE.sub("", text.strip())
     if body[:1] in ("{", "["):
         return _exact(body, 0, len(text), tools)
     fenced = _FENCED.search(text)

@@ -302,8 +302,8 @@ class Scheduler:
                 time.sleep(_GLANCE_S)
 
     def _alone_s(self) -> float:
-        """Return how long the first waits for a second: 6 ms on a CPU, nothing on a
-        GPU, and little beside the time that its prompt takes."""
+        """Return how long the first waits for a second: as long as one token is read,
+        6 ms on a CPU. Less than a glance is a glance."""
         per_s = self._resident[0].speed.per_s if self._resident else 0.0
         return min(1 / per_s, _QUIET_S) if per_s else 0.0
 
