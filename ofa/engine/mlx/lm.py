@@ -191,9 +191,9 @@ def load(model: str) -> Loaded:
         lm.set_dtype(mx.float32)
     mx.eval(lm.parameters())
     if cpu and blas.library == "mkl":
-        from .wide import cut
+        from .few_rows import hasten
 
-        cut(lm, blas.threads)
+        hasten(lm, blas.threads)
     return Loaded(
         model=lm,
         tokenizer=tokenizer,
