@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ofa.errors import ConfigError
-from ofa.rag.embed import Embedder, packaged_model
+from ofa.rag.embed import Embedder, _encoded, _may_be_short, packaged_model
 
 
 def test_packaged_model_is_found_without_import():
@@ -56,7 +56,8 @@ def test_order_and_progress_survive_batching(embedder):
     assert sum(steps) == 70
     for row in (0, 33, 69):
         alone = embedder.passages([texts[row]])[0]
-        np.testing.assert_allclose(found[row], alone, atol=1e-5)
+        assert np.argmax(found @ alone) == row
+        np.testing.assert_allclose(found[row], alone, atol=2e-3)  # bfloat16 may be used
 
 
 def test_no_texts_give_no_rows(embedder):
@@ -109,6 +110,37 @@ def test_a_model_that_wants_more_is_asked_the_librarys_way(tmp_path, embedder):
     expected = embedder.query("search query: GPUs")
     assert float(found @ expected) > 0.999
     assert float(found @ embedder.query("GPUs")) < 0.99
+
+
+def test_short_products_lead_to_the_same_place(embedder):
+    """Vectors by way of bfloat16 are unit and lie beside those of float32."""
+    model, threads = embedder._ready(), 2
+    texts = [f"Partition {n} has {n * 8} GPUs. " * (n % 9 + 1) for n in range(20)]
+
+    short = _encoded(model, texts, threads, short=True)
+
+    assert short.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-5)
+    whole = _encoded(model, texts, threads)
+    assert (short * whole).sum(axis=1).min() > 0.9998
+    assert not np.array_equal(short, whole)
+
+
+@pytest.mark.parametrize("unit", ["avx512_bf16", "amx_bf16", None])
+def test_short_products_are_for_processors_with_units(monkeypatch, embedder, unit):
+    """Without the units bfloat16 is slower than what it stands for."""
+    units = {"avx2": True, "avx512_bf16": False, "amx_bf16": False} | {unit: True}
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: units)
+
+    assert _may_be_short(embedder._ready(), 1) == (unit is not None)
+
+
+def test_a_model_that_short_products_change_is_left_alone(monkeypatch, embedder):
+    """Where vectors would not stay what they are, passages are made in float32."""
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": True})
+    monkeypatch.setattr("ofa.rag.embed._LEAST_ALIKE", 0.999999)
+
+    assert not _may_be_short(embedder._ready(), 1)
 
 
 def test_threads_share_it(embedder):
