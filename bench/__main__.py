@@ -18,7 +18,7 @@ from . import machine, models
 from .context import Run
 from .figures import Bound, Figure, notes, table
 from .rows import ROWS, Row
-from .servers import CannotMeasure
+from .servers import ROOT, CannotMeasure
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -95,7 +95,8 @@ def _measure(row: Row, run: Run) -> list[Figure]:
 
 
 def _failed(row: Row, why: str) -> Figure:
-    return Figure(row.about, None, note=f"NOT MEASURED: {why}")
+    told = why.replace(f"{ROOT}/", "")  # results are for others to read
+    return Figure(row.about, None, note=f"NOT MEASURED: {told}")
 
 
 def _model_named(run: Run) -> str:

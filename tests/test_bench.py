@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from bench import conversation, machine, proc, texts, wire
-from bench.__main__ import _chosen, _keep, _latest, _measure, main, report
+from bench.__main__ import _chosen, _failed, _keep, _latest, _measure, main, report
 from bench.context import Run, alternating
 from bench.figures import Figure, Pair, at_least, at_most, number, share, table
 from bench.models import packaged
@@ -295,6 +295,15 @@ def test_a_row_that_fails_is_not_met_and_stops_no_other(tmp_path):
     assert figure.met is False
     assert figure.row == "broken"
     assert "NOT MEASURED: ModuleNotFoundError" in figure.note
+
+
+def test_why_a_row_failed_names_no_folder_of_this_machine():
+    """Results are for others to read; an import error tells where its module lies."""
+    row = Row("broken", "nowhere", "nothing", "a row without its module")
+
+    figure = _failed(row, f"no name 'x' in 'ofa' ({ROOT}/ofa/__init__.py)")
+
+    assert figure.note == "NOT MEASURED: no name 'x' in 'ofa' (ofa/__init__.py)"
 
 
 def test_results_are_kept_as_a_page_and_as_readings(tmp_path):
