@@ -95,6 +95,11 @@ def outside(text: str, tag: str) -> str:
     return fenced.sub("", text)
 
 
+def closing(tag: str) -> str:
+    """Return what ends a fence of *tag*; in an answer it can only be a copy of ours."""
+    return f'</rag tag="{tag}">'
+
+
 def header(passage: Passage, number: int) -> str:
     """Return the line that names a passage, so that an answer can cite it."""
     place = one_line(passage.path, PATH_CHARS)
@@ -111,7 +116,7 @@ def _fenced(passages: Sequence[Passage], label: str, *, tag: str, first: int) ->
         f"{header(passage, number)}\n{defuse(passage.text).strip(chr(10))}"
         for number, passage in enumerate(passages, first)
     )
-    return f'<rag label="{name}" tag="{tag}">\n{shown}\n</rag tag="{tag}">'
+    return f'<rag label="{name}" tag="{tag}">\n{shown}\n{closing(tag)}'
 
 
 # --- making text from documents harmless -------------------------------------------

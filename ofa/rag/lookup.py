@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote
 
 from ..chat import Chat
 from ..modes import Mode
 from .cite import footer
-from .fence import block, fits, new_tag
+from .fence import block, closing, fits, new_tag
 from .memory import Block, Memory
 from .passage import Passage
 from .question import Question
@@ -34,6 +34,9 @@ PRIVATE_SHARE = 0.4
 # measured before the prompt is put together, so it fits but for a few tokens; the
 # second is for those, and the third for a chat that is counted quite wrongly.
 _SETS = 3
+
+# OpenAI's own servers take no more, and an upstream may be as strict.
+_MOST_STOPS = 4
 
 
 Pair = tuple[Found, Found]  # in the shared and in the user's own collections
@@ -120,7 +123,8 @@ class Lookup:
         for _ in range(_SETS):
             done = replay.fit(room_tokens)
             told = _told(done, reasons)
-            yield Looked(done.chat, told, done.block.footer if done.block else "")
+            footer = done.block.footer if done.block else ""
+            yield Looked(_ending_at_fence(done), told, footer)
             if not done.tokens:
                 return
             room_tokens = done.tokens // 2
@@ -182,6 +186,18 @@ class Lookup:
             max_passages=budget.max_passages - len(own),
         )
         return (*rest, *own)
+
+
+def _ending_at_fence(augmented: Augmented) -> Chat:
+    """Return the chat, its answer ending where the model writes our fence's end.
+
+    Weak models copy all that they were shown, the fence and what we say of it too.
+    """
+    chat, found = augmented.chat, augmented.block
+    if found is None or len(chat.sampling.stop) >= _MOST_STOPS:
+        return chat
+    stop = (*chat.sampling.stop, closing(found.tag))
+    return replace(chat, sampling=replace(chat.sampling, stop=stop))
 
 
 def _told(augmented: Augmented, reasons: Sequence[str]) -> str:

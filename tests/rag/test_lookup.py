@@ -1,8 +1,10 @@
 """Passages for a chat: found once, chosen to fit, told in a header."""
 
+from dataclasses import replace
+
 import pytest
 
-from ofa.chat import Chat
+from ofa.chat import Chat, Sampling
 from ofa.modes import SEED_MODES
 from ofa.rag.lookup import HEADER_CHARS, Budget, Lookup
 from ofa.rag.memory import Memory
@@ -181,6 +183,32 @@ def test_a_chat_without_passages_is_offered_once():
     finder = Finder(Found((), "none"))
 
     assert sets(looking(finder), user("One?")) == [(chat(user("One?")), "none")]
+
+
+def test_an_answer_ends_where_it_copies_the_fence():
+    """A weak model copies what it was shown; of ours nothing behind a fence's end."""
+    lookup = looking()
+    stops = ("END", "\n\n")
+    asked = replace(chat(user("Why?")), sampling=Sampling(stop=stops))
+
+    for _ in ("fresh", "replayed"):
+        made = next(lookup.augment(asked, HPC, "key", 100_000)).chat
+
+        *own, ours = made.sampling.stop
+        assert tuple(own) == stops
+        assert made.messages[-1].text.count(ours) == 1
+        shown, behind = made.messages[-1].text.split(ours)
+        assert shown.startswith(HPC.lead_in) and "<rag " not in behind
+        assert behind.endswith("User request: Why?")
+
+
+def test_a_request_with_as_many_stops_as_upstreams_take_gets_no_more():
+    """OpenAI's own servers refuse a fifth."""
+    asked = replace(chat(user("Why?")), sampling=Sampling(stop=tuple("abcd")))
+
+    made = next(looking().augment(asked, HPC, "key", 100_000)).chat
+
+    assert made.sampling.stop == tuple("abcd")
 
 
 def test_after_all_sets_were_refused_the_next_turn_begins_bare():
