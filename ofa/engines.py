@@ -74,6 +74,7 @@ def _mlx(config: Config, state: StateFolder, env: Mapping[str, str]) -> Engine:
     settings = Settings(
         context_tokens=engine.context_tokens,
         output_tokens=engine.output_tokens,
+        repeated_tokens=engine.repeated_tokens,
         rows=engine.rows,
         prefill_step=engine.prefill_step,
         load_wait_s=engine.load_wait_s,

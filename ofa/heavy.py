@@ -20,7 +20,7 @@ _TURN = threading.RLock()
 @contextmanager
 def loading() -> Iterator[None]:
     """Wait for one's turn: for who loads a model with transformers, from the import
-    to the tokenizer."""
+    to the tokenizer, and for who measures at a start how fast it is."""
     with _TURN:
         keep_single()
         yield

@@ -39,6 +39,36 @@ left = [thread.name for thread in threading.enumerate()][1:]
 sys.exit("; ".join(wrong) or ", ".join(left) or 0)
 """
 
+MEASURED = """
+import sys, threading
+from ofa.engine.mlx import few_rows, scheduler
+from ofa.engine.mlx.engine import MlxEngine
+from ofa.heavy import loading
+
+free, told = [], threading.Event()
+
+def seen(measure):
+    def watched(*given):
+        other = threading.Thread(target=look)
+        other.start()
+        told.wait(0.3)
+        free.append(told.is_set())
+        return measure(*given)
+    return watched
+
+def look():
+    with loading():  # as the embedding model's load does
+        told.set()
+
+few_rows.hasten = seen(few_rows.hasten)
+scheduler.warm_up = seen(scheduler.warm_up)
+engine = MlxEngine(sys.argv[1])
+ready = engine.wait(60).ready
+loaded = told.wait(5)
+engine.close()
+sys.exit(0 if ready and loaded and free and not any(free) else f"{free} {loaded}")
+"""
+
 
 def test_both_models_may_be_loaded_at_once(tmp_path):
     """Neither finds what the other's thread has imported half; no thread is left."""
@@ -46,6 +76,20 @@ def test_both_models_may_be_loaded_at_once(tmp_path):
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_how_fast_a_model_is_is_not_measured_while_another_loads(tmp_path):
+    """On two cores half of it was measured, and half as much was looked up for it."""
+    folder = tiny.save_model(tmp_path, tiny.GEMMA_3_MODEL, tiny.spm_plan(tiny.GEMMA_3))
+
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(folder)],
         capture_output=True,
         text=True,
         timeout=100,

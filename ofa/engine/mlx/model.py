@@ -21,6 +21,7 @@ from .foreign import FOREIGN, note, note_place
 from .grammar import Grammar
 from .prefix import Match
 from .ready import Ready, Wish
+from .repetition import Repetition
 from .reply import MlxReply, Writer
 from .rows import Mailbox, Row, marks_of, warm_row
 from .sampling import DEFAULTS, check_bias
@@ -41,6 +42,7 @@ class Settings:
 
     context_tokens: int = 0  # 0: the model's own
     output_tokens: int = 4096
+    repeated_tokens: int = 1024  # of one piece over and over: the answer ends; 0: never
     rows: int = 4
     prefill_step: int = 512
     load_wait_s: float = 240.0
@@ -136,7 +138,15 @@ class Model:
         match = _match(ready, prompt.ids, chat.caller)
         found = "hit" if match.tokens else "miss"
         writers = [
-            _writer(ready, prompt, chat, index, tally) for index in range(chat.choices)
+            _writer(
+                ready,
+                prompt,
+                chat,
+                index,
+                tally=tally,
+                repetition=Repetition(self._settings.repeated_tokens),
+            )
+            for index in range(chat.choices)
         ]
         reply = MlxReply(
             rows,
@@ -293,7 +303,13 @@ def _told_loose(grammar: Grammar | CallGrammar | None) -> dict[str, str]:
 
 
 def _writer(
-    ready: Ready, prompt: Prompt, chat: Chat, index: int, tally: Tally
+    ready: Ready,
+    prompt: Prompt,
+    chat: Chat,
+    index: int,
+    *,
+    tally: Tally,
+    repetition: Repetition,
 ) -> Writer:
     stops = (*chat.sampling.stop, *ready.prompts.family.stop_strings)
     mark, marks = ready.vocabulary.mark, ready.thinking
@@ -315,6 +331,7 @@ def _writer(
         ),
         stops=StopStrings(stops),
         vocabulary=ready.vocabulary,
+        repetition=repetition,
         reader=reader,
         index=index,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,11 @@ from ...toolcalls.base import Failed
 from ...toolcalls.reader import Reader
 from ..text import Channels, StopStrings
 from .foreign import FOREIGN, as_ours, note_place
+from .repetition import Repetition
 from .rows import Mailbox, Row, Sampled
 from .vocabulary import Decoder, Vocabulary
+
+log = logging.getLogger("ofa.engine.mlx")
 
 _NEVER_LOGPROB = -9999.0  # OpenAI's number for a token that was ruled out
 
@@ -42,12 +46,14 @@ class Writer:
     alias. What they mean is taken out on the way; the rest leaves as it is spelled.
     Stop strings are looked for in the answer's text only: in a model's reasoning a
     client's stop would end it before it has said anything, in a call it would cut it.
+    An answer that says the same over and over ends as at its limit.
     """
 
     decoder: Decoder
     channels: Channels
     stops: StopStrings
     vocabulary: Vocabulary
+    repetition: Repetition
     reader: Reader | None = None
     index: int = 0
     sampled: int = 0
@@ -74,10 +80,10 @@ class Writer:
                 self._held.append(self._likely(sampled, sampled.logprob))
             text = self.decoder.feed(sampled.token)
             yield from self._visible(self.channels.feed(text))
-        if sampled.finish:
+        if sampled.finish or self.repetition.feed(sampled.token):
             yield from self._visible(self.channels.flush())
             if self.reader is not None:
-                cut = sampled.finish == "length"
+                cut = sampled.finish != "stop"
                 yield from self._read(self.reader.finish(cut=cut))
             yield from self._rest()
 
@@ -168,6 +174,9 @@ def _finish(writer: Writer, sampled: Sampled) -> FinishReason | None:
     """Return why *writer* is done with *sampled*, if it is."""
     if writer.reader is not None and writer.reader.repeats:
         return "tools"  # a weak model that is made to call may do so for ever
+    if writer.repetition.found and not writer.stops.done:
+        log.info("an answer repeats itself and ends as at its limit")
+        return "length"
     if not (sampled.finish or writer.stops.done):
         return None
     if sampled.finish == "length" and not writer.stops.done:

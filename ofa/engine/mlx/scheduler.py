@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from ...errors import ConfigError, EngineError, NotReady, OfaError, ShuttingDown
+from ...heavy import loading
 from .batch import Batch
 from .foreign import FOREIGN, note
 from .lm import Loaded, Loader, one_line
@@ -207,6 +208,7 @@ class Scheduler:
     def _wanted(self) -> list[Weights]:
         return [weights for weights in self.models.values() if weights.is_wanted()]
 
+    @loading()  # speeds are measured: not beside retrieval's load
     def _bring(self, weights: Weights) -> None:
         """Load *weights* in place of what is resident; tell all how it went."""
         self._drop_resident()
