@@ -145,10 +145,7 @@ class EngineSection:
         also=("OFA_NUM_PREDICT",),
     )
     repeated_tokens: int = key(
-        1024,
-        "of one piece over and over end an answer as its limit does; 0: never",
-        low=0,
-        high=10_000_000,
+        1024, "of one piece over and over end an answer; 0: none do", low=0, high=10**7
     )
     temperature: float | None = key(
         None, "unset: each mode's own", low=0, high=2, also=("OFA_TEMPERATURE",)

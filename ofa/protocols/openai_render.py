@@ -224,7 +224,8 @@ def _logprobs(tokens: Sequence[Logprob]) -> dict[str, Any]:
 def _token(token: Logprob) -> dict[str, Any]:
     return {
         "token": token.token,
-        "logprob": max(_LEAST_LOGPROB, token.logprob),
+        # JSON has no infinities: an upstream may tell any number.
+        "logprob": min(0.0, max(_LEAST_LOGPROB, token.logprob)),
         "bytes": list(token.raw),
     }
 

@@ -465,9 +465,18 @@ def test_logprobs_come_with_the_text_they_belong_to():
     assert all("logprobs" not in chunks(frames)[at] for at in (0, -1))
 
 
-@pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e9])
-def test_what_is_impossible_is_very_unlikely(logprob):
-    """JSON has no infinity; OpenAI's reference has a number for it."""
+@pytest.mark.parametrize(
+    ("logprob", "told"),
+    [
+        (float("-inf"), -9999.0),
+        (float("nan"), -9999.0),
+        (-1e9, -9999.0),
+        (float("inf"), 0.0),
+        (1e-7, 0.0),
+    ],
+)
+def test_what_no_logprob_can_be_is_told_as_the_nearest(logprob, told):
+    """JSON has no infinity; OpenAI's reference has a number for the impossible."""
     events = [
         Text("a", logprobs=(word("a", logprob, [word("a", logprob)]),)),
         *ended(0),
@@ -476,7 +485,7 @@ def test_what_is_impossible_is_very_unlikely(logprob):
     whole = openai_chat.whole(gather_choices(events), HEAD)
 
     (token,) = whole["choices"][0]["logprobs"]["content"]
-    assert token["logprob"] == token["top_logprobs"][0]["logprob"] == -9999.0
+    assert token["logprob"] == token["top_logprobs"][0]["logprob"] == told
 
 
 VALUES = st.recursive(

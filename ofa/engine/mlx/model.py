@@ -138,14 +138,7 @@ class Model:
         match = _match(ready, prompt.ids, chat.caller)
         found = "hit" if match.tokens else "miss"
         writers = [
-            _writer(
-                ready,
-                prompt,
-                chat,
-                index,
-                tally=tally,
-                repetition=Repetition(self._settings.repeated_tokens),
-            )
+            _writer(ready, prompt, chat, index, tally, self._settings.repeated_tokens)
             for index in range(chat.choices)
         ]
         reply = MlxReply(
@@ -303,13 +296,7 @@ def _told_loose(grammar: Grammar | CallGrammar | None) -> dict[str, str]:
 
 
 def _writer(
-    ready: Ready,
-    prompt: Prompt,
-    chat: Chat,
-    index: int,
-    *,
-    tally: Tally,
-    repetition: Repetition,
+    ready: Ready, prompt: Prompt, chat: Chat, index: int, tally: Tally, repeated: int
 ) -> Writer:
     stops = (*chat.sampling.stop, *ready.prompts.family.stop_strings)
     mark, marks = ready.vocabulary.mark, ready.thinking
@@ -331,7 +318,7 @@ def _writer(
         ),
         stops=StopStrings(stops),
         vocabulary=ready.vocabulary,
-        repetition=repetition,
+        repetition=Repetition(repeated),
         reader=reader,
         index=index,
     )

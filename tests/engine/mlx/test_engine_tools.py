@@ -424,7 +424,7 @@ def test_no_alias_ever_leaves(data, engine):
         ids += [piece] if isinstance(piece, int) else vocabulary.encode(piece)
     finish = data.draw(st.sampled_from(["stop", "length"]))
     tools = data.draw(st.sampled_from([(), (READ_NOTE,)]))
-    writer = _writer(ready, Prompt(()), chat(tools=tools), 0, Tally())
+    writer = _writer(ready, Prompt(()), chat(tools=tools), 0, Tally(), 0)
 
     parts = [
         part
