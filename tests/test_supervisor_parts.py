@@ -159,7 +159,7 @@ def test_L8_a_stop_before_the_server_listens_is_obeyed_at_once(listening):
 def test_L4_a_hang_up_that_is_ignored_stays_ignored(listening):
     """Who starts it with nohup wants it to outlive the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    dies = supervisor(listening, SERVES + "time.sleep(1); os._exit(5)", waits_s=())
+    dies = supervisor(listening, SERVES + "time.sleep(3); os._exit(5)", waits_s=())
     try:
         with background(lambda: stop_when_away(listening.port, signal.SIGHUP)):
             assert dies.run() == GAVE_UP  # and not 0, as if it had been stopped
