@@ -119,7 +119,7 @@ def _print_text(answer: Streamed, *, at_once: bool) -> str:
         pieces.append(text)
     whole = "".join(pieces)
     if not whole.endswith("\n"):
-        print()
+        print(flush=True)  # before what stderr says, in one pipe too
     if answer.finish_reason == "length":
         print("ofa: cut at the limit of one answer's tokens", file=sys.stderr)
     return whole
