@@ -70,30 +70,27 @@ sys.exit(0 if ready and loaded and free and not any(free) else f"{free} {loaded}
 """
 
 
-def test_both_models_may_be_loaded_at_once(tmp_path):
-    """Neither finds what the other's thread has imported half; no thread is left."""
-    folder = tiny.save_model(tmp_path, tiny.GEMMA_3_MODEL, tiny.spm_plan(tiny.GEMMA_3))
-
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder)],
+def run_with_model(program, folder):
+    """Run *program* on a tiny model of its own and return how it ended."""
+    model = tiny.save_model(folder, tiny.GEMMA_3_MODEL, tiny.spm_plan(tiny.GEMMA_3))
+    return subprocess.run(
+        [sys.executable, "-c", program, str(model)],
         capture_output=True,
         text=True,
         timeout=100,
     )
+
+
+def test_both_models_may_be_loaded_at_once(tmp_path):
+    """Neither finds what the other's thread has imported half; no thread is left."""
+    done = run_with_model(PROGRAM, tmp_path)
 
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_how_fast_a_model_is_is_not_measured_while_another_loads(tmp_path):
     """On two cores half of it was measured, and half as much was looked up for it."""
-    folder = tiny.save_model(tmp_path, tiny.GEMMA_3_MODEL, tiny.spm_plan(tiny.GEMMA_3))
-
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = run_with_model(MEASURED, tmp_path)
 
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -9,7 +9,7 @@ it could still turn out to be part of a stop string or a marker.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..chat import Text, Thought
@@ -44,7 +44,7 @@ class StopStrings:
 
     def __init__(self, stops: Iterable[str]) -> None:
         self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
-        self._borders = tuple(_borders(stop) for stop in self._stops)
+        self._borders = tuple(borders(stop) for stop in self._stops)
         self._matched = [0] * len(self._stops)
         self._held = ""
         self.done = False
@@ -83,15 +83,15 @@ class StopStrings:
         return cut
 
 
-def _borders(stop: str) -> tuple[int, ...]:
+def borders(items: Sequence[object]) -> tuple[int, ...]:
     """For each prefix, the length of its longest proper suffix that is a prefix too
-    (Knuth, Morris, Pratt): what is still matched when the next character fails."""
-    table = [0] * len(stop)
+    (Knuth, Morris, Pratt): what is still matched when the next item fails."""
+    table = [0] * len(items)
     length = 0
-    for n in range(1, len(stop)):
-        while length and stop[n] != stop[length]:
+    for n in range(1, len(items)):
+        while length and items[n] != items[length]:
             length = table[length - 1]
-        length += stop[n] == stop[length]
+        length += items[n] == items[length]
         table[n] = length
     return tuple(table)
 

@@ -88,8 +88,9 @@ def outside(text: str, tag: str) -> str:
 
     For tests and audits: this is all that a model should take instructions from.
     """
+    end = re.escape(closing(tag))
     fenced = re.compile(
-        rf'^<rag label="[^"\n]*" tag="{re.escape(tag)}">\n.*?^</rag tag="{tag}">$',
+        rf'^<rag label="[^"\n]*" tag="{re.escape(tag)}">\n.*?^{end}$',
         re.DOTALL | re.MULTILINE,
     )
     return fenced.sub("", text)

@@ -57,7 +57,8 @@ def test_order_and_progress_survive_batching(embedder):
     for row in (0, 33, 69):
         alone = embedder.passages([texts[row]])[0]
         assert np.argmax(found @ alone) == row
-        np.testing.assert_allclose(found[row], alone, atol=2e-3)  # bfloat16 may be used
+        atol = 2e-3 if embedder._is_short else 1e-5
+        np.testing.assert_allclose(found[row], alone, atol=atol)
 
 
 def test_no_texts_give_no_rows(embedder):

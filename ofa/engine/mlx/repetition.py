@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from ..text import borders
+
 # What a person asks for may repeat, a field of zeros say: so many times is no accident.
 _TIMES = 4
 _EVERY = 64  # tokens between two looks, each of some 0.2 ms
@@ -35,15 +37,5 @@ class Repetition:
 
 
 def _period(tokens: Sequence[int]) -> int:
-    """Return the least p > 0 so that each token is that of p places before.
-
-    By the borders of Knuth, Morris and Pratt: linear in the number of *tokens*.
-    """
-    borders = [0] * len(tokens)
-    length = 0
-    for place in range(1, len(tokens)):
-        while length and tokens[place] != tokens[length]:
-            length = borders[length - 1]
-        length += tokens[place] == tokens[length]
-        borders[place] = length
-    return len(tokens) - length
+    """Return the least p > 0 so that each token is that of p places before."""
+    return len(tokens) - borders(tokens)[-1]
