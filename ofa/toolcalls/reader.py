@@ -41,15 +41,17 @@ class Reader:
     Reads one answer: pieces of text, calls that may go out, and calls that may not.
 
     Of a call that the limit cuts nothing is left. Blanks beside a call are dropped.
+    *first*: calls are all of an answer, or none is among it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         format: Format,
         tools: Sequence[Tool],
         *,
         parallel: bool = True,
         rescue: bool = True,
+        first: bool = False,
         settle: Settle = repair.settle,
         tally: Tally | None = None,
     ) -> None:
@@ -59,7 +61,7 @@ class Reader:
         self._last: ToolCall | None = None
         self._tools = tuple(tools)
         self._parallel = parallel
-        self._settle = settle
+        self._first, self._settle = first, settle
         self._forms = Forms(format, self._tools, rescues=rescue)
         self._whole_forms = rescue  # also JSON without any mark, as the whole answer
         self._code = Code()
@@ -168,7 +170,7 @@ class Reader:
 
     def _opens(self, text: str) -> bool:
         """Return whether *text*, which begins as an opener does, may be one here."""
-        if not text:
+        if not text or (self._first and self._begun and not self.calls):
             return False
         if text[0] == FENCE[0] and self._forms.may_be_own(text):
             return self._code.is_line_start

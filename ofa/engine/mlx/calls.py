@@ -20,10 +20,13 @@ from ...errors import BadRequest, Overloaded
 from ...toolcalls.grammar import SYNTAXES, CallRules, Hold, call_rules
 from ..text import Markers
 from .kept import Kept, Wearing
-from .masks import CallMask, Matcher
+from .masks import CallMask, Mask, Matcher
 from .openers import Watch
 from .schema import check_finite, check_schema, check_size, refusal
 from .vocabulary import Vocabulary
+
+# An answer that is held to a schema, or calls in its place: the first token tells.
+_EITHER = "(calls | @answer)"
 
 log = logging.getLogger("ofa.engine.mlx")
 
@@ -70,13 +73,14 @@ class Asked:
     thinking: bool = False
     opened: bool = False
     param: str = "tools"
+    schema: str = ""  # as JSON: what the answer fits if it is no call
 
     @property
     def key(self) -> str:
         """Return what tells it from others."""
         tools = [(tool.name, tool.parameters, tool.strict) for tool in self.tools]
         how = (self.format, self.free, self.parallel, self.thinking, self.opened)
-        return json.dumps([how, tools])
+        return json.dumps([how, tools, self.schema])
 
 
 def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> tuple[Tool, ...]:
@@ -101,18 +105,27 @@ class CallGrammar(Wearing):
         *,
         logits: int,
         watch: Watch | None,
+        whole: bool = False,
     ) -> None:
         super().__init__()
         self.loose = loose  # tools whose schema is checked only afterwards, in part
         self._matcher = matcher
         self._logits = logits
         self._watch = watch
+        self._whole = whole  # what is no call is held to a schema
 
-    def processor(self, prompt: int) -> CallMask | None:
+    def processor(self, prompt: int) -> Mask | None:
         """Return what holds one row to it, whose prompt has so many tokens."""
         if self._matcher is None:
             return None
         self._use()
+        if self._whole:  # not one token without it: nobody checks the answer later
+            return Mask(
+                self._matcher.deep_copy(),
+                prompt=prompt,
+                logits=self._logits,
+                failed=self._fail,
+            )
         return CallMask(
             self._matcher.deep_copy(),
             self._watch.fresh() if self._watch else None,
@@ -144,6 +157,10 @@ class Calls:
             matcher, loose = self._grammars.timed(lambda: self._made(asked))
         except (TooLate, Overloaded) as error:
             _refuse_strict(asked, "the schema is too complex to be enforced")
+            if asked.schema and isinstance(error, TooLate):
+                raise _too_complex() from None
+            if asked.schema:
+                raise
             matcher = None
             loose = tuple(tool.name for tool in asked.tools)
             log.warning("no grammar of %d tools: too late", len(loose))
@@ -167,7 +184,13 @@ class Calls:
                 thinking=self._grammars.thinking,
                 opened=asked.opened,
             )
-        return CallGrammar(matcher, loose, logits=self._grammars.logits, watch=watch)
+        return CallGrammar(
+            matcher,
+            loose,
+            logits=self._grammars.logits,
+            watch=watch,
+            whole=bool(asked.schema),
+        )
 
     # -- making one ----------------------------------------------------------------
 
@@ -183,6 +206,8 @@ class Calls:
             for name, said in guilty.items():
                 holds[name] = Hold(holds.get(name, Hold.ALL) + 1)
                 _refuse_strict(asked, said, name)
+        if asked.schema and matcher.is_error():
+            raise _too_complex()
         loose = tuple(name for name, left in rules.left.items() if left)
         for name in loose:
             told = ", ".join(rules.left[name])
@@ -287,14 +312,21 @@ class Calls:
         frame = self._grammars.frame(
             thinking=asked.thinking and not asked.free,
             opened=asked.opened and not asked.free,
-            answer="behind" if asked.free else "calls",
+            answer="behind" if asked.free else _EITHER if asked.schema else "calls",
         )
         named = [
             {"name": name, "json_schema": schema}
             for name, schema in rules.schemas.items()
         ]
+        if asked.schema:
+            named.append({"name": "answer", "json_schema": json.loads(asked.schema)})
         lark = {"lark_grammar": f"{frame}\n{rules.lark}"}
         return self._grammars.matcher([lark, *named])
+
+
+def _too_complex() -> BadRequest:
+    said = "too complex together with the tools; leave one of them out"
+    return refusal(said, "response_format")
 
 
 def _said(matcher: Matcher) -> str:

@@ -116,8 +116,7 @@ class Grammars:
         It begins behind a thought if the prompt *opened* one, or if with *thinking*
         the model opens one itself. Raises `BadRequest` naming what can't be enforced.
         """
-        plain = output.kind == "json_object"
-        text = check_schema(_ANY_OBJECT if plain else output.schema, output.param)
+        text = _text_of(output)
         self._require(output.param)
         key = (self.frame(thinking=thinking, opened=opened), text)
         grammar = self._kept.get(key)
@@ -135,24 +134,32 @@ class Grammars:
         parallel: bool = True,
         thinking: bool = False,
         opened: bool = False,
+        output: Output | None = None,
         param: str = "tools",
     ) -> CallGrammar | None:
         """
         Return the grammar of calls of *tools*; waits for `prepare`.
 
         With a *choice* of "auto" it is in force once a call has opened, else from the
-        answer's start, or behind its thought. None where there is none: nothing may
-        be called, the format has no rules, or llguidance is not installed. Raises
-        `BadRequest` for a strict tool whose schema can't be enforced as a whole.
+        answer's start, or behind its thought. With *output* what is no call has to
+        fit that, from the start. None where there is none: nothing may be called, the
+        format has no rules, or llguidance is not installed. Raises `BadRequest` for a
+        strict tool whose schema can't be enforced as a whole, and for such an *output*.
         """
+        schema = ""
+        if output is not None and choice.kind == "auto":
+            # Alone first: what is wrong with it is no fault of the tools.
+            self.compile(output, thinking=thinking, opened=opened)
+            schema = json.dumps(_as_enforced(_text_of(output)))
         asked = Asked(
             format_.name,
             callable_tools(tools, choice),
-            free=choice.kind == "auto",
+            free=choice.kind == "auto" and not schema,
             parallel=parallel,
             thinking=thinking,
             opened=opened,
             param=param,
+            schema=schema,
         )
         return self._calls.compile(asked)
 
@@ -244,10 +251,9 @@ class Grammars:
         return matcher
 
     def _matcher(self, frame: str, text: str) -> Matcher:
-        schema = {**json.loads(text), "x-guidance": _OPTIONS}
         rules: list[dict[str, object]] = [
             {"lark_grammar": frame},
-            {"name": "answer", "json_schema": schema},
+            {"name": "answer", "json_schema": _as_enforced(text)},
         ]
         matcher = self.matcher(rules)
         # As one too complex does inside of its object: better now than in an answer.
@@ -255,6 +261,16 @@ class Grammars:
         inside.try_consume_tokens([self.vocabulary.ids.get("{", 0)])
         inside.compute_bitmask()
         return inside if inside.is_error() else matcher
+
+
+def _text_of(output: Output) -> str:
+    """Return the schema of *output* as JSON; `BadRequest` where it is none for us."""
+    plain = output.kind == "json_object"
+    return check_schema(_ANY_OBJECT if plain else output.schema, output.param)
+
+
+def _as_enforced(schema: str) -> dict[str, Any]:
+    return {**json.loads(schema), "x-guidance": _OPTIONS}
 
 
 class Grammar(Wearing):

@@ -156,7 +156,7 @@ class Model:
         """Return what the answer to *chat* is held to, if to anything."""
         thinking = bool(chat.thinking)
         if _reads_calls(chat):
-            if not self._settings.constrain:
+            if not self._settings.constrain and not _is_either(chat):
                 return None
             return ready.grammars.compile_calls(
                 ready.prompts.format,
@@ -165,6 +165,7 @@ class Model:
                 parallel=chat.parallel_calls,
                 thinking=thinking,
                 opened=prompt.thinking,
+                output=chat.output,
             )
         if chat.output is None:
             return None
@@ -276,14 +277,17 @@ def _offered(chat: Chat) -> tuple[Tool, ...]:
 
 
 def _reads_calls(chat: Chat) -> bool:
-    """
-    Return whether calls are read from the answer to *chat*.
+    """Return whether calls are read from the answer to *chat*."""
+    return bool(_declared(chat))
 
-    Where it has to fit a schema, all of it is what the schema says, unless a call is
-    demanded: that a call could come instead is in no grammar yet.
+
+def _is_either(chat: Chat) -> bool:
     """
-    demanded = chat.tool_choice.kind in ("required", "named")
-    return bool(_declared(chat)) and (chat.output is None or demanded)
+    Return whether the answer to *chat* is a call, or else what its schema says.
+
+    Where a call is demanded there is nothing else that a schema could hold.
+    """
+    return chat.output is not None and chat.tool_choice.kind == "auto"
 
 
 def _told_loose(grammar: Grammar | CallGrammar | None) -> dict[str, str]:
@@ -308,13 +312,18 @@ def _writer(
             ready.prompts.format,
             _offered(chat),
             parallel=chat.parallel_calls,
+            # A grammar holds calls to their own form then, and JSON is the answer.
+            rescue=not _is_either(chat),
+            first=_is_either(chat),
             tally=tally,
         )
     return Writer(
         decoder=ready.vocabulary.decoder(ready.silent, ready.marked),
         # What an answer's JSON holds is its own: no marker of thoughts.
         channels=Channels(
-            marks, thinking=prompt.thinking, final=reader is None and bool(chat.output)
+            marks,
+            thinking=prompt.thinking,
+            final=bool(chat.output) and (reader is None or _is_either(chat)),
         ),
         stops=StopStrings(stops),
         vocabulary=ready.vocabulary,

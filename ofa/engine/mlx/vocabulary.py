@@ -112,7 +112,9 @@ class Vocabulary:
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of *text*, and where in it each starts and ends."""
-        encoding = self._encoder.encode(text, add_special_tokens=False)
+        # As a batch of one: `encode` would hold all other threads up meanwhile, for
+        # eight seconds where a request is as long as one may be.
+        (encoding,) = self._encoder.encode_batch([text], add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     def _mark(self, text: str) -> str:

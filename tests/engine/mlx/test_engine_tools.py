@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from ofa.chat import (
     Call,
     Chat,
     Message,
+    Output,
     Sampling,
     Text,
     Tool,
@@ -263,7 +265,12 @@ def test_the_grammar_is_told_what_the_request_says(engine, script):
 
     (how, offered, choice, more), (_, _, second, _) = script.asked
     assert (how.name, offered, choice.kind) == ("gemma4", tools, "auto")
-    assert more == {"parallel": False, "thinking": True, "opened": False}
+    assert more == {
+        "parallel": False,
+        "thinking": True,
+        "opened": False,
+        "output": None,
+    }
     assert second == named
 
 
@@ -373,6 +380,71 @@ def test_a_random_model_held_to_its_tools_calls_them(name, seed, engines):
     assert call.arguments["which"] in ("a.txt", "b.txt")
     assert call.arguments["depth"] in (None, True, False)
     assert (answer.text, answer.end.reason) == ("", "tools")
+
+
+VERDICT = Output(
+    "json_schema",
+    {
+        "type": "object",
+        "properties": {"done": {"type": "boolean"}, "why": {"enum": ["a", "b"]}},
+        "required": ["done", "why"],
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.mark.parametrize("constrain", [True, False], ids=["held", "calls not held"])
+@pytest.mark.parametrize("name", STEPS)
+def test_with_a_schema_and_tools_an_answer_is_either(name, constrain, folders):
+    """An agent that wants JSON at the end still gets its tools called before that."""
+    engine = MlxEngine(folders[name], Settings(rows=4, constrain=constrain))
+    try:
+        engine.wait(60)
+        begin = {"gemma3": "```", "gemma4": "<|tool_call>"}[name]
+        for seed, first in enumerate((begin, "{", begin, "{", "the", "note")):
+            (bias, *_) = Script(engine.ready).ids(first)
+            hot = Sampling(
+                temperature=1.5, seed=seed, max_tokens=200, logit_bias=((bias, 100.0),)
+            )
+            answer = asked(
+                engine,
+                sampling=hot,
+                tools=(PICK,),
+                output=VERDICT,
+                parallel_calls=False,
+            )
+            if answer.calls:
+                assert set(answer.calls[0].arguments) == {"which", "sure", "depth"}
+                assert (answer.text, answer.end.reason) == ("", "tools")
+            else:
+                assert set(json.loads(answer.text)) == {"done", "why"}
+                assert answer.end.reason == "stop"
+            assert bool(answer.calls) == (first == begin) or first in ("the", "note")
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("said", [CALL, FENCED, "<tool_call>{}</tool_call>"])
+def test_json_that_quotes_a_call_is_the_answer(engine, script, said):
+    """What a schema holds is no place for calls, nor is a string in it."""
+    wanted = json.dumps({"name": "read_note", "arguments": {"path": said}})
+    wanted = wanted.replace("}}", "} }")  # the script's own marks
+    script.says(f"{{{{{wanted}}}}}")
+
+    answer = asked(engine, output=Output("json_schema", {"type": "object"}))
+
+    assert json.loads(answer.text) == json.loads(wanted)
+    assert (answer.calls, answer.end.reason) == ((), "stop")
+
+
+def test_with_a_schema_a_call_may_stand_behind_a_thought(engine, script):
+    """What was thought is apart, as ever, and then a call is one."""
+    script.says(f"<|channel>thought\nlook it up\n<channel|>{CALL}", end=HALT)
+
+    answer = asked(engine, output=VERDICT, thinking=True)
+
+    assert [call.name for call in answer.calls] == ["read_note"]
+    assert (answer.text, answer.thought) == ("", "look it up\n")
 
 
 @pytest.mark.parametrize("name", STEPS)

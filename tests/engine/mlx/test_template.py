@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -355,6 +357,22 @@ def test_a_model_without_turns_gets_a_plain_transcript(tmp_path):
         "Assistant: yo\n\nUser: bye\n\nAssistant:"
     )
     assert prompts.family.stop_strings == ("\n\nUser:", "\n\nSystem:")
+
+
+def test_a_long_text_holds_nobody_up(tokenizers):
+    """One over-long request took the whole process for eight seconds: all streams."""
+    vocabulary = Vocabulary(tokenizers["gemma3"])
+    done, ticks = threading.Event(), 0
+
+    def encode():
+        vocabulary.encode("the quick file " * 40_000)
+        done.set()
+
+    threading.Thread(target=encode).start()
+    while not done.wait(0.001):
+        ticks += 1
+
+    assert ticks > 10
 
 
 def test_a_unigram_vocabulary_finds_no_control_token_in_content(tmp_path):
