@@ -49,6 +49,9 @@ class Patience:
     # Before each restart: no more than these are made within the window.
     waits_s: tuple[float, ...] = (0.2, 1.0, 5.0)
     window_s: float = 600.0
+    # Before one where what served before can't be loaded any more: a file server's bad
+    # minute, or memory that somebody else has taken.
+    load_wait_s: float = 20.0
 
 
 def silence_limit_s(stall_s: float) -> float:
@@ -100,6 +103,7 @@ class Supervisor:
         self._restarts = Restarts(patience.waits_s, patience.window_s)
         self._worker: Worker | None = None
         self._announced = False  # a worker has said where the server is
+        self._served = False  # one was ready: what is configured can be used
         self._restarted = ""  # how the last worker ended
         self._ended_at_s = _NEVER
         self._start_at_s = 0.0
@@ -170,6 +174,7 @@ class Supervisor:
             return
         self._heard_at_s = time.monotonic()
         self._announced = self._announced or worker.beat.listening
+        self._served = self._served or worker.beat.ready
         if worker.beat.ready and not was_ready and self._restarted:
             away_s = time.monotonic() - self._ended_at_s
             log.info("the server answers again, after %.1f s", away_s)
@@ -210,14 +215,17 @@ class Supervisor:
         else:
             if not worker.lost:
                 self._mourn(how)
-            self._again(how)
+            unloaded = worker.exit_code == ConfigError.exit_code
+            self._again(how, self._patience.load_wait_s if unloaded else 0.0)
 
     def _is_final(self, worker: Worker) -> bool:
         """Return whether another start would end the same way, or none is wanted."""
         if worker.lost:
             return False
-        if worker.exit_code in (0, ConfigError.exit_code):
+        if worker.exit_code == 0:
             return True
+        if worker.exit_code == ConfigError.exit_code:
+            return not self._served
         # The first start's own failure, with its message: once is enough.
         return not self._announced and (worker.exit_code or 0) > 0
 
@@ -226,7 +234,7 @@ class Supervisor:
         self._restarted = how
         self._stand_in.reason = f"the server's worker {how}, and starts again"
 
-    def _again(self, how: str) -> None:
+    def _again(self, how: str, least_s: float = 0.0) -> None:
         wait_s = self._restarts.next_wait_s(time.monotonic())
         if wait_s is None:
             log.error(
@@ -237,6 +245,7 @@ class Supervisor:
             )
             self._exit_code = GAVE_UP
             return
+        wait_s = max(wait_s, least_s)
         self._start_at_s = time.monotonic() + wait_s
         log.warning(
             "the server's worker %s; it starts again in %g s (restart %s)",

@@ -29,6 +29,7 @@ LINK = (
     "import os, signal, time; from ofa.engine.base import Status; "
     "from ofa.supervisor_link import find_link; link = find_link(os.environ); "
 )
+LOADS = LINK + "link.start(); link.attach(lambda: Status(False, 'loading'), {}); "
 SERVES = LINK + "link.start(); link.attach(lambda: Status(True), {}); "
 
 
@@ -63,7 +64,7 @@ def test_beats_may_stay_away_for_as_long_as_a_step(stall_s, limit_s):
 
 @pytest.mark.parametrize(
     ("code", "before"),
-    [(0, SERVES), (78, SERVES), (78, LINK), (1, LINK)],
+    [(0, SERVES), (78, LOADS), (78, LINK), (1, LINK)],
     ids=["done", "configuration", "configuration at start", "failed start"],
 )
 def test_some_ends_are_final(listening, capfd, code, before):
@@ -90,6 +91,18 @@ def test_a_worker_that_dies_again_and_again_ends_it(listening, caplog, code, how
     assert len(restarts) == 2
     assert restarts[1].endswith(f"{how}; it starts again in 0.01 s (restart 2 of 2)")
     assert last.endswith(how) and last.startswith("giving up after 2 restarts")
+
+
+def test_what_served_before_is_loaded_again(listening, caplog):
+    """A model that can't be loaded behind a crash is a file server's bad minute, or
+    memory taken by others: it ended the server for good, and its port was lost."""
+    gone = supervisor(listening, SERVES + "os._exit(78)", load_wait_s=0.3)
+
+    began = time.monotonic()
+    assert gone.run() == GAVE_UP
+
+    assert time.monotonic() - began > 2 * 0.3
+    assert "exit code 78; it starts again in 0.3 s (restart 1 of 2)" in caplog.text
 
 
 def test_a_worker_that_cannot_be_started_is_tried_again(listening, caplog):
