@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from .answer_fitted import RAG_TOLD, Fitted
 from .chat import Chat, Sampling, Tool
 from .engine.base import Limits, Reply
 from .engine.queue import Place, Queued
-from .errors import BadRequest, ContextLengthExceeded
+from .errors import BadRequest
 from .modes import Mode, Modes
 from .prompts import Prompts
-from .rag.cite import Cited, takes_footer, without_footers
+from .rag.cite import takes_footer, without_footers
 from .rag.lookup import Looked
 from .rag.question import is_side_request, trimmed
 from .toolcalls.strict import check_strict
@@ -129,17 +130,19 @@ class Answerer:
             chat = _without_tool_images(chat)
         if is_side_request(chat, caller.user_agent):
             # A title or a summary is no question to a domain expert.
-            chat, headers["x-ofa-rag"] = _as_side_request(chat), "skipped; side request"
+            chat, headers[RAG_TOLD] = _as_side_request(chat), "skipped; side request"
             return _answered(place.reply(chat), headers, chat)
         chat, told = self._with_tools_or_without(chat)
         headers.update(told)
         chat = self._briefed(chat, mode)
         if self._lookup is None:
-            headers["x-ofa-rag"] = "skipped; retrieval is off"
+            headers[RAG_TOLD] = "skipped; retrieval is off"
             return _answered(place.reply(chat), headers, chat)
         sets = self._lookup.augment(chat, mode, caller.key_id, self._room(chat))
         cite = self._settings.cite and takes_footer(chat)
-        return _first_that_fits(sets, headers, place, cite=cite)
+        # A reply that was read and refused has given its place back.
+        reply = Fitted(sets, place.reply, self._queue.reply, cite=cite)
+        return _answered(reply, headers, reply.chat)
 
     def _sampling(self, chat: Chat, mode: Mode) -> Sampling:
         # VS Code names no limit and plans for the one that /v1/models tells (R064).
@@ -194,27 +197,6 @@ class Answerer:
         wanted = chat.sampling.max_tokens or limits.output_tokens
         answer = min(wanted, limits.output_tokens, limits.context_tokens // 4)
         return max(0, limits.context_tokens - said - answer - 64 * len(chat.messages))
-
-
-def _first_that_fits(
-    sets: Iterator[Looked], headers: Mapping[str, str], place: Place, *, cite: bool
-) -> Answered:
-    """
-    Return the reply to the first of *sets* that the engine has room for.
-
-    Passages must never make a chat fail that fits without them. How long a prompt is
-    the engine alone knows, once it has put it together.
-    """
-    for chat, told, footer in sets:
-        try:
-            reply = place.reply(chat)
-        except ContextLengthExceeded as exc:
-            refused = exc
-            continue
-        if cite and footer:
-            reply = Cited(reply, footer)
-        return _answered(reply, {**headers, "x-ofa-rag": told}, chat)
-    raise refused
 
 
 def _all_text(chat: Chat) -> str:

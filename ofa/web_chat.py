@@ -98,8 +98,8 @@ class ChatRoute:
             frames = openai_chat.stream(watched, head, usage=delivery.usage)
             return Stream(frames, watched.close, headers)
         answers = _all(watched)
-        if tools := answered.reply.told.get(TOOLS_TOLD):
-            headers[TOOLS_TOLD] = tools  # what became of the calls is known only now
+        # What became of calls and passages is known only now.
+        headers |= answered.reply.told
         return Page(encode(openai_chat.whole(answers, head)), headers=headers)
 
     def _note(self, body: Mapping[str, Any], notes: dict[str, object]) -> None:

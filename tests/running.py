@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ofa.answer import Answerer
 from ofa.config import load
 from ofa.serve import Running, build
 from ofa.state import StateFolder
@@ -73,11 +72,6 @@ class Client:
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Post one chat."""
         return self.ask("POST", "/v1/chat/completions", body, headers)
-
-    @property
-    def answerer(self) -> Answerer:
-        """The server's Answerer."""
-        return self.running.answerer
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from ofa.chat import (
     Tool,
     ToolCall,
     ToolChoice,
+    Waiting,
     gather,
 )
 from ofa.engine.base import Limits
@@ -23,6 +24,7 @@ from ofa.engine.queue import Queued
 from ofa.engine.scripted import ScriptedEngine
 from ofa.errors import (
     BadRequest,
+    Cancelled,
     ContextLengthExceeded,
     Overloaded,
     UnknownModel,
@@ -66,6 +68,35 @@ class Small(ScriptedEngine):
         if words > 10:
             raise ContextLengthExceeded(f"{words} tokens, 10 fit", param="messages")
         return super().reply(chat)
+
+
+class Refusing:
+    """A reply that is refused only when it is read, as by another server."""
+
+    patient, told = True, {}
+
+    def __init__(self, error):
+        self._error = error
+
+    def __iter__(self):
+        yield Waiting()
+        raise self._error
+
+    def close(self):
+        """Do nothing."""
+
+
+def late(kind):
+    """Return *kind* of an engine, refusing when its reply is read."""
+
+    class Late(kind):
+        def reply(self, chat):
+            try:
+                return super().reply(chat)
+            except ContextLengthExceeded as error:
+                return Refusing(error)
+
+    return Late
 
 
 @pytest.fixture
@@ -336,17 +367,47 @@ def test_R064_without_a_limit_an_answer_may_have_what_is_advertised(prompts):
     assert seen.sampling.max_tokens == LIMITS.output_tokens
 
 
-def test_passages_never_make_a_chat_fail_that_fits_without(prompts):
+@pytest.mark.parametrize("kind", [Small, late(Small)], ids=["asked", "read"])
+def test_passages_never_make_a_chat_fail_that_fits_without(prompts, kind):
     """A full context costs the passages, not the answer."""
-    lookup = FixedLookup("word " * 50)
+    engine = kind()
+    with closing(Queued(engine, running=1, waiting=0)) as queue:
+        answerer = Answerer(
+            queue, Modes(), prompts, lookup=FixedLookup("word " * 50, "FOOTER")
+        )
+        answered = answerer.reply(said(("user", "q")), SCRIPT)
+        answer = gather(answered.reply)
 
-    answer, headers, seen = ask(
-        prompts, said(("user", "q")), engine=Small(), lookup=lookup
-    )
+        assert answer.text == "ok"
+        assert engine.asked[-1].messages[-1].text == "q"
+        assert answered.reply.told["x-ofa-rag"] == "none; the context is full"
+        assert queue.depth() == (0, 0)
 
-    assert answer.text == "ok"
-    assert seen.messages[-1].text == "q"
-    assert headers["x-ofa-rag"] == "none; the context is full"
+
+def test_a_chat_too_long_as_it_is_is_refused_when_read(prompts):
+    """Where not even the last set fits, the client is told what the engine says."""
+    with closing(Queued(late(Small)())) as queue:
+        answerer = Answerer(queue, Modes(), prompts, lookup=FixedLookup())
+        answered = answerer.reply(said(("user", "long " * 20)), SCRIPT)
+
+        with pytest.raises(ContextLengthExceeded, match="10 fit"):
+            gather(answered.reply)
+        assert queue.depth() == (0, 0)
+
+
+def test_nothing_is_asked_for_a_reader_who_left(prompts):
+    """Neither the next set nor anything else."""
+    engine = late(Small)()
+    with closing(Queued(engine)) as queue:
+        lookup = FixedLookup("word " * 50)
+        answerer = Answerer(queue, Modes(), prompts, lookup=lookup)
+        answered = answerer.reply(said(("user", "q")), SCRIPT)
+        answered.reply.close()
+
+        with pytest.raises(Cancelled):
+            gather(answered.reply)
+        assert not engine.asked
+        assert queue.depth() == (0, 0)
 
 
 class TenPassages:
@@ -373,9 +434,10 @@ class Exact(ScriptedEngine):
         return super().reply(chat)
 
 
-def test_a_long_conversation_never_fails_for_its_passages(prompts):
+@pytest.mark.parametrize("kind", [Exact, late(Exact)], ids=["asked", "read"])
+def test_a_long_conversation_never_fails_for_its_passages(prompts, kind):
     """As it grows, old passages go, then new ones shrink, then there are none."""
-    engine = Exact(["Yes. " * 5], limits=Limits(context_tokens=1200, output_tokens=100))
+    engine = kind(["Yes. " * 5], limits=Limits(context_tokens=1200, output_tokens=100))
     with closing(Queued(engine)) as queue:
         lookup = Lookup(
             TenPassages(),
@@ -391,8 +453,8 @@ def test_a_long_conversation_never_fails_for_its_passages(prompts):
                 question = f"Question {len(told)} of a long talk: " + "why? " * 40
                 messages = (*messages, Message("user", question))
                 answered = answerer.reply(Chat("ofa-hpc", messages), SCRIPT)
-                told.append(answered.headers["x-ofa-rag"])
                 said = gather(answered.reply).text
+                told.append(answered.reply.told["x-ofa-rag"])
                 messages = (*messages, Message("assistant", said))
         bare = sum(len(m.text.split()) for m in messages)
 

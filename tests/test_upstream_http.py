@@ -6,10 +6,13 @@ import logging
 import socket
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
+from ofa.answer import Answerer
 from ofa.chat import Message
+from ofa.rag.lookup import Looked
 
 from .engine.upstream_servers import (
     DONE,
@@ -88,6 +91,56 @@ def test_a_full_context_has_the_code_that_editors_know(tmp_path, upstream):
     assert status == 400
     assert error["code"] == "context_length_exceeded"
     assert "16391" in error["message"]
+
+
+class TwoSets:
+    """Retrieval that finds one passage, or leaves it out."""
+
+    def augment(self, chat, mode, key_id, room_tokens):
+        """Yield the chat with it, then without."""
+        last = chat.messages[-1]
+        told = replace(last, text=f"PASSAGE {last.text}")
+        yield Looked(replace(chat, messages=(*chat.messages[:-1], told)), "hit; n=1")
+        yield Looked(chat, "none; the context is full")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_passages_give_way_where_the_upstream_refuses(
+    tmp_path, upstream, stream, monkeypatch
+):
+    """Only it knows its tokens; a chat that fits without them is answered."""
+
+    def with_passages(*parts, lookup, **more):
+        return Answerer(*parts, lookup=TwoSets(), **more)
+
+    monkeypatch.setattr("ofa.serve.Answerer", with_passages)
+    upstream.answers = [upstream.status(400, recorded("vllm-too-long.json"))]
+    with front(tmp_path, upstream.url) as client:
+        status, headers, body = client.chat({**ASK, "stream": stream})
+
+    sent = [asked["messages"][-1]["content"] for asked in upstream.asked]
+    assert (status, sent) == (200, ["PASSAGE hi", "hi"])
+    if stream:
+        assert text_of(body) == "hello"
+    else:
+        assert json.loads(body)["choices"][0]["message"]["content"] == "hello"
+        assert headers["x-ofa-rag"] == "none; the context is full"
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "most"),
+    [(100, None, 4096), (24_000, None, 512), (24_000, 64, 64), (100, 100_000, 8192)],
+)
+def test_a_limit_leaves_room_for_the_prompt(tmp_path, upstream, said, asked, most):
+    """vLLM refuses what its context can't hold, and the client named no limit."""
+    limit = {} if asked is None else {"max_tokens": asked}
+    with front(tmp_path, upstream.url) as client:
+        messages = [{"role": "user", "content": "x" * said}]
+        status, *_ = client.chat({**ASK, **limit, "messages": messages})
+
+    sent = upstream.asked[0]["max_tokens"]
+    assert status == 200
+    assert min(most, 512) <= sent <= most
 
 
 def test_an_error_after_the_first_byte_is_an_error_frame(tmp_path, upstream):

@@ -22,7 +22,7 @@ from ..toolcalls.tally import Tally
 from .base import Limits, Reply, Status, refuse_unable
 from .careful import Careful
 from .text_calls import TextCalls, offered
-from .upstream_body import refuse_unasked
+from .upstream_body import estimated_tokens, refuse_unasked
 from .upstream_reply import UpstreamReply
 from .upstream_server import PROBE_S, Server, UpstreamSettings, base_url
 
@@ -82,7 +82,7 @@ class UpstreamEngine:
 
     def count_tokens(self, text: str) -> int:
         """Return an estimate on the high side: the tokenizer is the upstream's."""
-        return len(text.encode("utf-8", "replace")) // 3 + 1
+        return estimated_tokens(text)
 
     def close(self) -> None:
         """Stop looking after the upstreams; running replies end by their readers."""

@@ -8,6 +8,7 @@ dialect is `ofa.protocols`; engines know no dialects, so this is its own few lin
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from ..chat import Chat, Message, Output, Tool
@@ -26,6 +27,10 @@ _SAMPLING = (
 _EXTRA = ("top_k", "min_p", "repetition_penalty")
 # Given by clients only. top_k is not here: modes set it, and it is a matter of taste.
 _REFUSABLE = ("seed", "logit_bias", "min_p", "repetition_penalty")
+# Of the context: an answer gets as much, however long the prompt is taken for.
+_LEAST_SHARE = 1 / 16
+_MESSAGE_TOKENS = 8  # roles and marks of a turn
+_IMAGE_TOKENS = 1000
 _LEVELS = ("low", "medium", "high")  # of reasoning_effort that all servers know
 
 
@@ -48,6 +53,36 @@ def refuse_unasked(
                 param=image.param or "messages",
                 code="image_not_supported",
             )
+
+
+def estimated_tokens(text: str) -> int:
+    """Return the length of *text*, on the high side: the tokenizer is the upstream's.
+
+    English has 4 to 5 bytes a token, code 3; numbers alone have fewer.
+    """
+    return len(text.encode("utf-8", "replace")) // 3 + 1
+
+
+def within(chat: Chat, context_tokens: int) -> Chat:
+    """
+    Return *chat* with a limit that leaves room for its prompt; 0: nobody knows it.
+
+    Some servers refuse a request whose prompt and limit together are over their
+    context, and ours is named for clients that name none.
+    """
+    limit = chat.sampling.max_tokens
+    if limit is None or not context_tokens:
+        return chat
+    texts = [tool.description + json.dumps(tool.parameters) for tool in chat.tools]
+    for message in chat.messages:
+        texts += [message.text, *(json.dumps(c.arguments) for c in message.calls)]
+    images = sum(len(message.images) for message in chat.messages)
+    said = estimated_tokens("".join(texts)) + _IMAGE_TOKENS * images
+    said += _MESSAGE_TOKENS * (len(chat.messages) + len(chat.tools))
+    most = max(context_tokens - said, int(context_tokens * _LEAST_SHARE), 1)
+    if limit <= most:
+        return chat
+    return replace(chat, sampling=replace(chat.sampling, max_tokens=most))
 
 
 def _unsupported(param: str, remedy: str) -> BadRequest:

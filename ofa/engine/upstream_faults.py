@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from ..errors import EngineError, EngineTimeout
+from ..errors import ContextLengthExceeded, EngineError, EngineTimeout, OfaError
 from . import upstream_wire as wire
 
 TRIES = 3  # in all; only while not one byte of an answer has come
@@ -50,12 +50,6 @@ class UpstreamRefused(EngineError):
         self.status = status
         if status == 429:
             self.kind = "rate_limit_error"
-        told = (error.get("code"), error.get("type"))
-        text = str(error.get("message"))
-        if status == 400 and (
-            any(one in _TOO_LONG_CODES for one in told) or _TOO_LONG.search(text)
-        ):
-            self.code = "context_length_exceeded"
 
 
 class TryAgain(Exception):
@@ -66,13 +60,13 @@ class TryAgain(Exception):
     the upstream asked to be left alone, None if it did not say.
     """
 
-    def __init__(self, error: EngineError, wait_s: float | None = None) -> None:
+    def __init__(self, error: OfaError, wait_s: float | None = None) -> None:
         super().__init__(str(error))
         self.error = error
         self.wait_s = wait_s
 
 
-def refusal(response: httpx.Response, key: str) -> EngineError:
+def refusal(response: httpx.Response, key: str) -> OfaError:
     """Return what to tell the client of an error answer, without the *key*."""
     status = response.status_code
     try:
@@ -85,14 +79,21 @@ def refusal(response: httpx.Response, key: str) -> EngineError:
         # Not the client's fault: its own key was good here.
         return EngineError("the upstream refuses this server's key; tell its operator")
     if 400 <= status < 500:
-        told = UpstreamRefused(
-            status, f"the upstream refused: {text}", wire.error_of(answer)
-        )
+        said, error = f"the upstream refused: {text}", wire.error_of(answer)
+        if status == 400 and _is_too_long(error):
+            return ContextLengthExceeded(said, param="messages")
+        told = UpstreamRefused(status, said, error)
         wait_s = retry_after_s(response)
         if status == 429 and wait_s is not None:
             told.retry_after_s = math.ceil(wait_s)
         return told
     return EngineError(f"the upstream failed with status {status}: {text}")
+
+
+def _is_too_long(error: Mapping[str, Any]) -> bool:
+    told = (error.get("code"), error.get("type"))
+    text = str(error.get("message"))
+    return any(one in _TOO_LONG_CODES for one in told) or bool(_TOO_LONG.search(text))
 
 
 def foreign(exc: httpx.HTTPError) -> EngineError:

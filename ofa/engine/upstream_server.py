@@ -20,7 +20,7 @@ from ..chat import Chat
 from ..errors import ConfigError
 from . import upstream_kinds as kinds
 from .base import Limits, Status
-from .upstream_body import body
+from .upstream_body import body, within
 from .upstream_breaker import Breaker
 from .upstream_lines import Line, Lines, client_maker
 
@@ -114,7 +114,9 @@ class Server:
 
     def body_for(self, chat: Chat) -> dict[str, Any]:
         """Return *chat* in the form that this server understands."""
-        return body(chat, self.model_for(chat), self._served.kind, self.features())
+        served = self._served
+        fits = within(chat, self._settings.context_tokens or served.context_tokens)
+        return body(fits, self.model_for(chat), served.kind, self.features())
 
     def features(self) -> frozenset[str]:
         """Return what may be asked of it."""

@@ -11,15 +11,15 @@ import pytest
 from ofa.chat import Text, gather
 from ofa.engine import upstream_faults as faults
 from ofa.engine.upstream_breaker import OPEN_S, OPENS_AFTER, Breaker
-from ofa.errors import EngineError, NotReady
+from ofa.errors import EngineError, NotReady, OfaError
 
 from .upstream_servers import CHAT, HELLO, delta, engine, free_url, recorded, sse, until
 
 
-def refusal_of(upstream, *answers, **options) -> EngineError:
+def refusal_of(upstream, *answers, **options) -> OfaError:
     """Return what a client is told of *answers*."""
     upstream.answers = list(answers)
-    with engine(upstream, **options) as made, pytest.raises(EngineError) as caught:
+    with engine(upstream, **options) as made, pytest.raises(OfaError) as caught:
         gather(made.reply(CHAT))
     return caught.value
 
