@@ -139,8 +139,9 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int  # every sampled token: thoughts and the end mark too
-    cached_tokens: int = 0  # of the prompt, taken from an earlier request
-    reasoning_tokens: int = 0  # of the completion, spent on thoughts
+    # None: an upstream has not told.
+    cached_tokens: int | None = 0  # of the prompt, taken from an earlier request
+    reasoning_tokens: int | None = 0  # of the completion, spent on thoughts
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,10 @@ def _sum(first: Usage | None, second: Usage | None) -> Usage | None:
     return Usage(
         first.prompt_tokens + second.prompt_tokens,
         first.completion_tokens + second.completion_tokens,
-        first.cached_tokens + second.cached_tokens,
-        first.reasoning_tokens + second.reasoning_tokens,
+        _both(first.cached_tokens, second.cached_tokens),
+        _both(first.reasoning_tokens, second.reasoning_tokens),
     )
+
+
+def _both(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second

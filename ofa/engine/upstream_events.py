@@ -230,4 +230,8 @@ def _usage(raw: Mapping[str, Any]) -> Usage | None:
         return None
     cached = (raw.get("prompt_tokens_details") or {}).get("cached_tokens")
     thought = (raw.get("completion_tokens_details") or {}).get("reasoning_tokens")
-    return Usage(prompt, completion, int(cached or 0), int(thought or 0))
+    return Usage(prompt, completion, _whole(cached), _whole(thought))
+
+
+def _whole(told: object) -> int | None:
+    return told if isinstance(told, int) else None

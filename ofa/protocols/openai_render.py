@@ -248,10 +248,14 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    return {
+    made: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+    # What nobody has told is left out: 0 would be a claim.
+    if usage.cached_tokens is not None:
+        made["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    if usage.reasoning_tokens is not None:
+        made["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return made

@@ -75,7 +75,7 @@ def test_an_answer_comes_through_with_its_usage(upstream):
     answer = ask(upstream)
 
     assert answer.parts == (Thought("hm"), Text("42"))
-    assert answer.end.usage == Usage(7, 3, 5, 0)
+    assert answer.end.usage == Usage(7, 3, 5, None)
 
 
 def test_absent_usage_stays_absent(upstream):

@@ -43,10 +43,10 @@ def ask(recording, models="vllm-models.json", chat=CHAT, **options):
 @pytest.mark.parametrize(
     ("recording", "text", "usage"),
     [
-        ("vllm-text.txt", "Use `sbatch job.sh`.", Usage(812, 9, 768, 0)),
-        ("ollama-text.txt", "Use sbatch.", Usage(31, 7)),
-        ("llama-server-text.txt", "Use sbatch.", Usage(25, 9)),
-        ("ofa-text.txt", "Use sbatch.", Usage(50, 4, 32)),
+        ("vllm-text.txt", "Use `sbatch job.sh`.", Usage(812, 9, 768, None)),
+        ("ollama-text.txt", "Use sbatch.", Usage(31, 7, None, None)),
+        ("llama-server-text.txt", "Use sbatch.", Usage(25, 9, None, None)),
+        ("ofa-text.txt", "Use sbatch.", Usage(50, 4, 32, None)),
     ],
 )
 def test_text_and_counts_come_through(recording, text, usage):
@@ -179,7 +179,7 @@ def test_two_choices_are_told_apart():
     assert body["n"] == 2
     assert (red.text, blue.text) == ("red wine", "blue")
     assert blue.end == End("stop", None, 1, last=False)
-    assert red.end == End("length", Usage(12, 5), 0)
+    assert red.end == End("length", Usage(12, 5, 0, None), 0)
 
 
 def test_a_choice_that_never_ends_is_an_error():
@@ -207,7 +207,7 @@ def test_a_whole_answer_has_all_of_it_too(upstream):
 
     assert (first.text, second.text) == ("ä", "b")
     assert first.logprobs == (Logprob("ä", -0.5, "ä".encode()),)
-    assert second.end == End("stop", Usage(3, 2), 1)
+    assert second.end == End("stop", Usage(3, 2, None, None), 1)
 
 
 @pytest.mark.parametrize("choices", [{"choices": []}, {"choices": None}, {}])
@@ -218,7 +218,7 @@ def test_R014_counts_without_choices_are_no_surprise(choices):
 
     answer = gather(events([said, counts]))
 
-    assert (answer.text, answer.end.usage) == ("a", Usage(3, 2))
+    assert (answer.text, answer.end.usage) == ("a", Usage(3, 2, None, None))
 
 
 def shape(**parts):
