@@ -47,37 +47,44 @@ def group_name(site: SiteSection) -> str:
 
 
 def entry(
-    modes: Iterable[Listed],
-    limits: Limits,
+    models: Iterable[tuple[Listed, Limits]],
     base_url: str,
     *,
     name: str,
     key: str | None,
 ) -> dict[str, Any]:
     """
-    Return one group of chatLanguageModels.json, a model for each of *modes*.
+    Return one group of chatLanguageModels.json with *models* and what each can take.
 
     *base_url* ends in /v1. *key* goes into a header of each model: VS Code sends that
     one, and an empty key for whatever stands as plain text in "apiKey". None leaves it
     to be entered in VS Code.
     """
-    output = _output_tokens(limits)
     shared: dict[str, Any] = {
         "url": f"{base_url}/chat/completions",
         # Always: VS Code hides a model without it, in Ask mode too. Where tools have
         # no effect, the server drops them.
         "toolCalling": True,
-        "vision": limits.vision,
-        "maxInputTokens": limits.context_tokens - output,
-        "maxOutputTokens": output,
     }
-    if key is not None:
-        shared["requestHeaders"] = {"Authorization": f"Bearer {key}"}
+    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+    more = {"requestHeaders": headers} if headers else {}
     return {
         "name": name,
         "vendor": VENDOR,
         "apiType": "chat-completions",
-        "models": [{"id": m.id, "name": m.title, **shared} for m in modes],
+        "models": [
+            {"id": m.id, "name": m.title, **shared, **_sizes(limits), **more}
+            for m, limits in models
+        ],
+    }
+
+
+def _sizes(limits: Limits) -> dict[str, Any]:
+    output = _output_tokens(limits)
+    return {
+        "vision": bool(limits.vision),  # as /v1/models has it
+        "maxInputTokens": limits.context_tokens - output,
+        "maxOutputTokens": output,
     }
 
 

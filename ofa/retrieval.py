@@ -88,9 +88,9 @@ class Retrieval:
             )
             self._build.start()
 
-    def budget(self) -> Budget:
-        """Return how much to inject, by the engine's context and measured speed."""
-        limits = self._engine.limits()
+    def budget(self, mode: Mode) -> Budget:
+        """Return how much *mode*'s model is given, by its context and its speed."""
+        limits = self._engine.limits(mode.weights)
         tokens = min(self._rag.max_tokens, int(limits.context_tokens * CONTEXT_SHARE))
         if limits.prefill_per_s:
             tokens = min(tokens, int(limits.prefill_per_s * PASSAGES_WAIT_S))
@@ -231,7 +231,7 @@ def lookup_as_configured(
     """
     budget = Budget(rag.max_tokens, rag.max_passages)
     return Lookup(
-        retriever, Memory(0), count_tokens=count_tokens, budget=lambda: budget
+        retriever, Memory(0), count_tokens=count_tokens, budget=lambda mode: budget
     )
 
 

@@ -45,8 +45,7 @@ class _Byok:
         port = _port(asked.query, asked.headers.get("Host", ""))
         keyed = self.keyed and where == "header"
         group = byok.entry(
-            self.modes,
-            self.limits(""),
+            [(mode, self.limits(mode.weights)) for mode in self.modes],
             f"http://127.0.0.1:{port}/v1",
             name=self.name,
             key=only_credential(asked.headers) if keyed else None,

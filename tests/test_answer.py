@@ -443,7 +443,7 @@ def test_a_long_conversation_never_fails_for_its_passages(prompts, kind):
             TenPassages(),
             Memory(1 << 20),
             count_tokens=queue.count_tokens,
-            budget=Budget,
+            budget=lambda mode: Budget(),
         )
         answerer = Answerer(queue, Modes(), prompts, lookup=lookup)
         messages: tuple[Message, ...] = ()
@@ -475,7 +475,7 @@ def test_turns_repeat_earlier_ones_between_drops(prompts):
             TenPassages(),
             Memory(1 << 20),
             count_tokens=queue.count_tokens,
-            budget=Budget,
+            budget=lambda mode: Budget(),
         )
         answerer = Answerer(queue, Modes(), prompts, lookup=lookup)
         messages: tuple[Message, ...] = ()
@@ -628,7 +628,10 @@ def test_it_is_the_newest_questions_sources_that_are_listed(prompts):
     hits = TenPassages()
     with closing(Queued(engine)) as queue:
         lookup = Lookup(
-            hits, Memory(1 << 20), count_tokens=queue.count_tokens, budget=Budget
+            hits,
+            Memory(1 << 20),
+            count_tokens=queue.count_tokens,
+            budget=lambda mode: Budget(),
         )
         settings = AnswerSettings(cite=True)
         answerer = Answerer(queue, Modes(), prompts, lookup=lookup, settings=settings)

@@ -30,7 +30,18 @@ REQUIRED = {"id", "name", "url", "toolCalling", "vision", "maxOutputTokens"}
 
 def made(limits=LIMITS, name="OFA", key=KEY, url=URL):
     """Return the entry of the built-in modes."""
-    return entry(Modes(), limits, url, name=name, key=key)
+    return entry([(mode, limits) for mode in Modes()], url, name=name, key=key)
+
+
+def test_each_mode_has_the_sizes_of_its_own_model():
+    """[models.NAME]: VS Code fills what it is told of, and more is refused."""
+    small, large = Limits(8192, 1024), LIMITS
+    sizes = [(mode, small if mode.name == "code" else large) for mode in Modes()]
+
+    models = {m["id"]: m for m in entry(sizes, URL, name="OFA", key=KEY)["models"]}
+
+    assert models["ofa-code"]["maxInputTokens"] == 8192 - 1024
+    assert models["ofa-hpc"]["maxInputTokens"] == 65536 - 4096
 
 
 def test_every_mode_is_a_model_with_all_that_vscode_requires():

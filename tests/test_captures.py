@@ -117,7 +117,10 @@ def shop(tmp_path):
     engine = ScriptedEngine(limits=limits)
     queue = Queued(engine)
     lookup = Lookup(
-        finder, Memory(1 << 24), count_tokens=engine.count_tokens, budget=Budget
+        finder,
+        Memory(1 << 24),
+        count_tokens=engine.count_tokens,
+        budget=lambda mode: Budget(),
     )
     for name in ("hpc.txt", "common.txt", "openai_tools.txt"):
         (tmp_path / name).write_text(name)

@@ -54,7 +54,7 @@ class Site:
             self.retriever,
             Memory(1 << 20),
             count_tokens=self.engine.count_tokens,
-            budget=Budget,
+            budget=lambda mode: Budget(),
         )
         self.answerer = Answerer(
             self.queue,

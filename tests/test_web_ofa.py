@@ -33,9 +33,8 @@ def test_it_is_a_whole_file(site):
 
     base_url = f"http://127.0.0.1:{site.port}/v1"
     parts = services()
-    group = byok.entry(
-        parts.modes, parts.limits(""), base_url, name="OFA (Test)", key=KEY
-    )
+    each = [(mode, parts.limits("")) for mode in parts.modes]
+    group = byok.entry(each, base_url, name="OFA (Test)", key=KEY)
     assert got.status == 200
     assert got.body.decode() == byok.merge("", group)
     assert got.headers["content-type"] == "application/json"

@@ -61,7 +61,7 @@ def inspector_of(folders, *, embedder=None, private=True, floor=FLOOR, tokens=24
         retriever(floor),
         Memory(1 << 20),
         count_tokens=lambda text: len(text.split()),
-        budget=lambda: Budget(tokens, 6),
+        budget=lambda mode: Budget(tokens, 6),
     )
     return Inspector(lookup, retriever(None), lambda: own is not None)
 

@@ -98,7 +98,7 @@ class Retrieval:
             retriever,
             Memory(1 << 26),
             count_tokens=self._embedder.count_tokens,
-            budget=Budget,
+            budget=lambda mode: Budget(),
         )
         return {"before_bytes": before, "opened_s": took_s}
 

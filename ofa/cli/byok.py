@@ -107,8 +107,7 @@ def _make(args: argparse.Namespace, *, laptop: bool) -> _Made:
     asked = port_to_ask(config, state, port) if laptop else port
     offer = offer_of(config, asked, key)
     group = byok.entry(
-        offer.models,
-        offer.limits,
+        offer.each,
         loopback_url(port) if laptop else url_here(port),
         name=args.name or byok.group_name(config.site),
         key=key if in_header else None,

@@ -28,9 +28,18 @@ _USUAL_CONTEXT = 32_768
 class Offer:
     """What a server offers; *doubts* say why that may be wrong."""
 
-    models: Sequence[Listed]
-    limits: Limits
+    each: Sequence[tuple[Listed, Limits]]
     doubts: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> Sequence[Listed]:
+        """The models alone."""
+        return [model for model, _ in self.each]
+
+    @property
+    def limits(self) -> Limits:
+        """What all of them can take: for clients that are told of one size."""
+        return min((limits for _, limits in self.each), key=_size)
 
 
 def add_key_file_option(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +103,11 @@ def offer_of(config: Config, port: int, key: str) -> Offer:
         return _configured(config, str(exc))
     if not models:
         raise OfaError(f"{base_url}: the server offers no models")
-    return Offer(models, models[0].limits)
+    return Offer([(model, model.limits) for model in models])
+
+
+def _size(limits: Limits) -> tuple[int, int]:
+    return limits.context_tokens, limits.output_tokens
 
 
 def _not_ours(port: int) -> str:
@@ -111,8 +124,7 @@ def _configured(config: Config, reason: str) -> Offer:
         engine.context_tokens or _USUAL_CONTEXT, engine.output_tokens, tools=True
     )
     return Offer(
-        tuple(Modes(with_changes(SEED_MODES, config.modes))),
-        limits,
+        [(mode, limits) for mode in Modes(with_changes(SEED_MODES, config.modes))],
         (
             f"{reason}. Until it is asked, the limits are guessed "
             f"(context {limits.context_tokens}, answer {limits.output_tokens} tokens): "

@@ -92,7 +92,7 @@ class Lookup:
         memory: Memory,
         *,
         count_tokens: Callable[[str], int],
-        budget: Callable[[], Budget],
+        budget: Callable[[Mode], Budget],
     ) -> None:
         self._retriever = retriever
         self._memory = memory
@@ -114,7 +114,7 @@ class Lookup:
         def make(question: Question, tag: str, room: int) -> Block | None:
             if not found:
                 found.append(self._find(mode, question))
-            budget = self._budget()
+            budget = self._budget(mode)
             made = self._make(mode, found[0], budget, tag=tag, room_tokens=room)
             reasons.append(made.reason)
             return made.block
@@ -133,7 +133,7 @@ class Lookup:
 
     def preview(self, mode: Mode, question: Question) -> Preview:
         """Return what *question* would bring into a chat that has room for it."""
-        found, budget = self._find(mode, question), self._budget()
+        found, budget = self._find(mode, question), self._budget(mode)
         made = self._make(mode, found, budget, tag="", room_tokens=sys.maxsize)
         return Preview(*found, made, budget)
 

@@ -71,7 +71,10 @@ def found(retriever, *names):
 def looked_up(retriever, mode):
     """Return what a chat of *mode* becomes, and what is said of it."""
     lookup = Lookup(
-        retriever, Memory(1 << 20), count_tokens=len, budget=lambda: Budget(10_000, 6)
+        retriever,
+        Memory(1 << 20),
+        count_tokens=len,
+        budget=lambda mode: Budget(10_000, 6),
     )
     return next(lookup.augment(chat(user(ASKED[mode])), MODES[mode], "k", 10_000))[:2]
 

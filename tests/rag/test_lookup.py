@@ -56,7 +56,7 @@ def looking(finder=None, **budget):
         finder or Finder(),
         Memory(1 << 20),
         count_tokens=lambda text: len(text.split()),
-        budget=lambda: Budget(**budget),
+        budget=lambda mode: Budget(**budget),
     )
 
 

@@ -81,7 +81,10 @@ def test_a_rebuild_under_questions_mixes_nothing(tmp_path):
     settings = Settings(floor=None, deadline_s=5)
     retriever = Retriever(shelf, shelves.Letters, settings=settings)
     lookup = Lookup(
-        retriever, Memory(1 << 24), count_tokens=len, budget=lambda: Budget(5000, 6)
+        retriever,
+        Memory(1 << 24),
+        count_tokens=len,
+        budget=lambda mode: Budget(5000, 6),
     )
     answers = []
     with rebuilding(tmp_path) as written:

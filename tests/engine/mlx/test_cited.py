@@ -76,7 +76,7 @@ def two_turns(folder, prompts, memory, seed, *, cite):
             TwoFiles(),
             memory,
             count_tokens=queue.count_tokens,
-            budget=lambda: Budget(400, 2),
+            budget=lambda mode: Budget(400, 2),
         )
         settings = AnswerSettings(cite=cite)
         answerer = Answerer(queue, Modes(), prompts, lookup=lookup, settings=settings)
