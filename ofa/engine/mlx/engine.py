@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ...chat import Chat
@@ -17,7 +18,8 @@ from ...errors import ConfigError, NotReady, ShuttingDown
 from ..base import Limits, Reply, Status, refuse_unable
 from . import lm
 from .blas import load_blas
-from .model import Model, Named, Settings
+from .loading import Loading
+from .model import Model, Named, Settings, refuse_images
 from .ready import Ready
 from .rows import Row
 from .scheduler import Scheduler, Weights
@@ -74,12 +76,17 @@ class MlxEngine:
         """
         Check and tokenise *chat*; see `Engine.reply`.
 
-        Waits for the model as long as the settings say.
+        While the model loads, the reply is one that waits as long as the settings say,
+        and checks then.
         """
         model = self._models[chat.weights]
         refuse_unable(chat, model.limits())
-        self._scheduler.expect()
-        return model.reply(chat, self._wait(model.weights))
+        refuse_images(chat)
+        ask = partial(self._ask, model, chat)
+        if model.weights.ready is not None or model.weights.settled.is_set():
+            return ask()
+        self._scheduler.call(model.weights)
+        return Loading(model.weights.settled, self._settings.load_wait_s, ask)
 
     def limits(self, weights: str = "") -> Limits:
         """Return what the model can take; before it is loaded, what its files say."""
@@ -127,14 +134,18 @@ class MlxEngine:
         """End all replies with an error, and the thread; safe to call twice."""
         self._scheduler.close()
 
+    def _ask(self, model: Model, chat: Chat) -> Reply:
+        ready = self._found(model.weights)
+        self._scheduler.expect()
+        return model.reply(chat, ready)
+
     def _submit(self, weights: Weights, row: Row) -> None:
         self._scheduler.submit(weights, row)
 
-    def _wait(self, weights: Weights) -> Ready:
+    def _found(self, weights: Weights) -> Ready:
+        """Return what is known of a model; where it is not there, have it loaded."""
         if weights.ready is None:
             self._scheduler.call(weights)
-            weights.settled.wait(self._settings.load_wait_s)
-        if weights.ready is None:
             reason = str(weights.failure or self.status().reason or "loading the model")
             raise NotReady(f"{reason}; try again in a while")
         if not self._scheduler.is_open:

@@ -107,7 +107,6 @@ class Model:
 
     def reply(self, chat: Chat, ready: Ready) -> Reply:
         """Check and tokenise *chat*, and return its reply, not yet started."""
-        _refuse_images(chat)
         tally = Tally()
         ask = partial(self._reply, ready, tally)
         return Careful(chat, ask, tally) if _reads_calls(chat) else ask(chat)
@@ -354,7 +353,8 @@ def _room(ready: Ready, prompt: int) -> int:
     return context - prompt
 
 
-def _refuse_images(chat: Chat) -> None:
+def refuse_images(chat: Chat) -> None:
+    """Raise `BadRequest` for the first image in *chat*."""
     for message in chat.messages:
         for image in message.images:
             raise BadRequest(

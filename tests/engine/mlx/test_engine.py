@@ -5,15 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from ofa.chat import Chat, End, Image, Message, Sampling, Text, Usage, gather
+from ofa.chat import (
+    Chat,
+    End,
+    Image,
+    Message,
+    Sampling,
+    Text,
+    Usage,
+    Waiting,
+    gather,
+)
 from ofa.engine.base import Status
 from ofa.engine.mlx import lm
 from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.engine.mlx.speed import chunk_size
+from ofa.engine.queue import Queued
 from ofa.engine.text import Channels
 from ofa.errors import (
     BadRequest,
@@ -502,7 +514,7 @@ def test_loading_is_waited_for_only_so_long(folders):
         assert engine.limits().context_tokens == 256
         assert engine.count_tokens("four words of text") >= 4
         with pytest.raises(NotReady, match="loading the model"):
-            engine.reply(chat("Hi"))
+            gather(engine.reply(chat("Hi")))
         go_on.set()
         assert engine.wait(60).ready
         assert engine.limits().prefill_per_s > 0
@@ -510,6 +522,40 @@ def test_loading_is_waited_for_only_so_long(folders):
     finally:
         go_on.set()
         engine.close()
+
+
+def test_a_reader_who_leaves_while_it_loads_waits_no_more(folders):
+    """20 clients who gave up held all places until a large model was there."""
+    go_on = threading.Event()
+
+    def load():
+        go_on.wait(60)
+        return lm.load(str(folders["gemma3"]))
+
+    engine = MlxEngine(folders["gemma3"], Settings(load_wait_s=60), load=load)
+    with closing(Queued(engine, running=1, waiting=0)) as queue:
+        try:
+            reply = queue.reply(chat("Hi"))
+            events = iter(reply)
+            assert next(events) == Waiting()
+            began = time.monotonic()
+            threading.Timer(0.1, reply.close).start()
+            with pytest.raises(Cancelled):
+                list(events)
+            assert time.monotonic() - began < 1
+            assert queue.depth() == (0, 0)
+            with pytest.raises(BadRequest, match="text only"):
+                queue.reply(
+                    Chat("ofa-hpc", (Message("user", "", images=(Image("data:,"),)),))
+                )
+
+            later = queue.reply(chat("Hi"))
+            assert later.told["x-ofa-cache"] == "miss; the model is loading"
+            threading.Timer(0.3, go_on.set).start()
+            assert gather(later).end.usage.completion_tokens > 0
+            assert later.told["x-ofa-cache"].startswith("miss; ")
+        finally:
+            go_on.set()
 
 
 def test_a_model_that_does_not_load_is_a_line(folders):

@@ -414,7 +414,9 @@ def test_a_further_model_that_does_not_load_is_its_own_trouble(folders, tmp_path
     try:
         engine.wait(60)
         with pytest.raises(NotReady, match="can't be loaded"):
-            engine.reply(chat("Hi", weights="bad"))
+            gather(engine.reply(chat("Hi", weights="bad")))
+        with pytest.raises(NotReady, match="can't be loaded"):
+            engine.reply(chat("Hi", weights="bad"))  # known by now
         assert gather(engine.reply(chat("Hi"))).end.usage.completion_tokens == 8
         assert engine.status().ready
     finally:

@@ -247,6 +247,7 @@ def test_E15_all_of_mlx_happens_on_the_engines_thread(smaller):
         greedy = Sampling(temperature=0.0, max_tokens=4)
         seeded = Sampling(temperature=1.0, seed=3, max_tokens=4, presence_penalty=1.0)
         engine.warm([Chat("m", (Message("system", "the answer " * 40),))])
+        gather(engine.reply(chat("Hi", greedy, weights="four")))  # loaded once
 
         def ask(n):
             weights = "four" if n % 6 > 3 else ""

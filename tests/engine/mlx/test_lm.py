@@ -241,6 +241,7 @@ def test_a_program_that_forgets_to_close_ends_cleanly(folders):
 
         engine = MlxEngine({str(folders["gemma3"])!r})
         chat = Chat("m", (Message("user", "Hi"),), Sampling(logit_bias=((230, 100.0),)))
+        engine.wait()
         events = iter(engine.reply(chat))
         next(events)
         after = resource.getrlimit(resource.RLIMIT_NOFILE)
