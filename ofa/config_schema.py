@@ -162,7 +162,7 @@ class EngineSection:
     )
     memory_gib: float = key(
         0.0,
-        "for the caches of answers and kept prompts; 0: most of what is free",
+        "for answers and kept prompts, no more than is free; 0: most of that",
         low=0,
         high=100_000,
     )

@@ -8,7 +8,6 @@ into more of them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,14 @@ from ...chat import Chat
 from ...errors import ConfigError, NotReady, ShuttingDown
 from ..base import Limits, Reply, Status, refuse_unable
 from . import lm
+from .beginnings import Beginnings
 from .blas import load_blas
 from .loading import Loading
 from .model import Model, Named, Settings, refuse_images
 from .ready import Ready
 from .rows import Row
-from .scheduler import Scheduler, Weights
+from .scheduler import Scheduler
+from .weights import Weights
 
 __all__ = ["MlxEngine", "Named", "Settings"]
 
@@ -59,6 +60,7 @@ class MlxEngine:
             for named in (first, *others)
         }
         self._first = self._models[""]
+        self._beginnings = Beginnings(self._models)
         self._scheduler = Scheduler(
             [known.weights for known in self._models.values()],
             rows=settings.rows,
@@ -115,14 +117,9 @@ class MlxEngine:
         return self.status()
 
     def warm(self, beginnings: Sequence[Chat]) -> None:
-        """Read the system texts of *beginnings* for everyone, when there is time."""
-        own = [chat for chat in beginnings if not chat.weights]
-
-        def work() -> None:
-            self._first.weights.settled.wait()
-            self._first.read_ahead(own)
-
-        threading.Thread(target=work, name="ofa-warm", daemon=True).start()
+        """Read the system texts of *beginnings* for everyone, when there is time: each
+        time that their model was loaded, but none is loaded for that."""
+        self._beginnings.want(beginnings)
 
     def count_tokens(self, text: str) -> int:
         """Return the length of *text* in tokens; an estimate until it is loaded."""
@@ -131,7 +128,8 @@ class MlxEngine:
         return (len(text.encode("utf-8", "replace")) + 1) // 2
 
     def close(self) -> None:
-        """End all replies with an error, and the thread; safe to call twice."""
+        """End all replies with an error, and the threads; safe to call twice."""
+        self._beginnings.close()
         self._scheduler.close()
 
     def _ask(self, model: Model, chat: Chat) -> Reply:
@@ -156,6 +154,9 @@ class MlxEngine:
         """Return what only a new process can mend; empty if nothing."""
         if self._scheduler.died:
             return "the engine's thread ended"
+        for model in self._models.values():
+            if took_s := model.weights.overdue_s(self._settings.load_wait_s):
+                return f"{model.title} has been loading again for {took_s:.0f} s"
         stall_s = self._settings.stall_s
         if self._scheduler.stalled_s() > stall_s:
             return f"a step of the engine has not come back for {stall_s:g} s"

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...errors import ConfigError
+
 GiB = 1 << 30
 _STEP = 256  # mlx-lm's caches grow by so many tokens, from wherever a prompt ended
 WHOLE_CHUNK = 2048  # tokens prefilled in one go where nobody waits for the next
@@ -80,8 +82,15 @@ def make_room(
     Return the room for a model whose weights are in memory, with *free* bytes left.
 
     *asked_gib* is what the site allows, 0 for most of what is free; *kept_gib* is the
-    share of kept beginnings, None for a quarter.
+    share of kept beginnings, None for a quarter. Raises `ConfigError` where more is
+    allowed than there is: whoever used it would be killed.
     """
+    if asked_gib * GiB > free:
+        raise ConfigError(
+            f"engine.memory_gib: {asked_gib:g} GiB are wanted for answers and kept "
+            f"prompts, and beside the model's weights {free / GiB:.2f} GiB are free: "
+            "name less, or 0 for most of that"
+        )
     total = int(asked_gib * GiB) if asked_gib else int(free * _SHARE)
     kept = total // 4 if kept_gib is None else int(kept_gib * GiB)
     # Where attention is not fused, a long chunk over a long context takes gigabytes.

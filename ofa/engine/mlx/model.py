@@ -25,8 +25,8 @@ from .repetition import Repetition
 from .reply import MlxReply, Writer
 from .rows import Mailbox, Row, marks_of, warm_row
 from .sampling import DEFAULTS, check_bias
-from .scheduler import Weights
 from .template import Prompt
+from .weights import Weights
 
 MOST_LOGPROBS = 20  # OpenAI's
 _USUAL_CONTEXT = 8192  # until a model's files could be read

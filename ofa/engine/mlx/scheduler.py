@@ -19,16 +19,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Literal
 
 from ...errors import ConfigError, EngineError, NotReady, OfaError, ShuttingDown
 from ...heavy import loading
 from .batch import Batch
 from .foreign import FOREIGN, note
-from .lm import Loaded, Loader, one_line
-from .ready import Ready, Wish, prepare, warm_up
+from .lm import Loaded, one_line
+from .ready import Ready, prepare, warm_up
 from .rows import Row
-from .speed import Speed
+from .weights import Weights
 
 # Of rows for another model than the resident one: from then on they go first.
 _PATIENCE_S = 10.0
@@ -39,42 +38,6 @@ _PATIENCE_S = 10.0
 _COMPANY_S, _QUIET_S, _GLANCE_S = 0.1, 0.015, 0.002
 
 log = logging.getLogger("ofa.engine.mlx")
-
-
-class Weights:
-    """
-    One configured model: how it is loaded, and what is known of it since.
-
-    Written by the engine's thread alone; read by all.
-    """
-
-    def __init__(self, name: str, load: Loader, wish: Wish | None = None) -> None:
-        self.name = name
-        self.load = load
-        self.wish = wish or Wish()
-        self.speed = Speed()
-        self.settled = threading.Event()  # loaded once, or known not to load
-        self.ready: Ready | None = None  # stays when the weights go
-        self.failure: OfaError | None = None
-        self.state: Literal["unloaded", "loading", "resident"] = "unloaded"
-        # Rows, and since when; None stands for one that can't be made before loading.
-        self.waiting: deque[tuple[Row | None, float]] = deque()
-
-    def is_wanted(self) -> bool:
-        """Return whether anybody waits for this model, and forget those who left."""
-        while self.waiting:
-            row, _ = self.waiting[0]
-            if row is None or not row.cancelled:
-                return True
-            self.waiting.popleft()
-        return False
-
-    def fail_waiting(self, error: OfaError) -> None:
-        """End all rows that wait for this model with *error*."""
-        while self.waiting:
-            row, _ = self.waiting.popleft()
-            if row is not None:
-                row.fail(error)
 
 
 class Scheduler:
@@ -213,9 +176,9 @@ class Scheduler:
         """Load *weights* in place of what is resident; tell all how it went."""
         self._drop_resident()
         give_up = _give_up if weights.ready is None else _put_off
-        weights.state = "loading"
         try:
-            loaded = weights.load()
+            with weights.being_loaded():
+                loaded = weights.load()
             if weights.ready is None:
                 weights.ready = prepare(loaded, weights.wish)
             self._settle(weights, weights.ready, loaded)
@@ -246,6 +209,7 @@ class Scheduler:
             weights.speed.per_s,
         )
         self._admit_waiting(weights)
+        weights.arrived()
 
     def _drop_resident(self) -> None:
         """Free the resident model, and what is kept of its prompts in memory."""

@@ -215,7 +215,7 @@ def test_a_batch_takes_what_its_longest_row_does():
     assert (room.total, room.kept) == (800_000, 200_000)
     assert room.left_for_kept([256]) == 200_000
     assert room.left_for_kept([60_000]) < 256 * 10
-    asked = make_room(shape, 0, asked_gib=1.0, kept_gib=0.0)
+    asked = make_room(shape, 2 * GiB, asked_gib=1.0, kept_gib=0.0)
     assert asked == Room(shape, 1 << 30, 0, 512)
 
 

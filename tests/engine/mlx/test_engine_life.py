@@ -1,0 +1,240 @@
+"""Models that come and go: what is warm when they are back, and what may hang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+
+import pytest
+
+from ofa.chat import Chat, Message, Sampling, gather
+from ofa.engine.mlx import lm
+from ofa.engine.mlx.engine import MlxEngine, Named, Settings
+from ofa.engine.mlx.memory import GiB, KvShape, make_room
+from ofa.errors import ConfigError
+
+from . import tiny
+from .odd import idle
+
+GREEDY = Sampling(temperature=0.0, max_tokens=16)
+SYSTEM = Message("system", "the answer " * 40)
+LONG = (
+    Message("user", "the quick file " * 120),
+    Message("assistant", "ok"),
+    Message("user", "Hi"),
+)
+
+
+def chat(*messages, **more):
+    """Return a chat of one caller's."""
+    return Chat("ofa-hpc", messages, GREEDY, caller="a", **more)
+
+
+def cached(engine, *messages, **more):
+    """Return how much of a question's prompt was not read."""
+    answer = gather(engine.reply(chat(*messages, **more)))
+    return answer.end.usage.cached_tokens
+
+
+def until(true, limit_s=20.0):
+    """Wait until *true* says so, and return whether it did."""
+    deadline = time.monotonic() + limit_s
+    while not (done := true()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return done
+
+
+# -- warm again ------------------------------------------------------------------------
+
+
+def test_beginnings_are_read_again_when_their_model_is_back(folders):
+    """What was kept goes with the weights; the first question is short all the same."""
+    engine = MlxEngine(folders["gemma3"], Settings(unload_s=0.3))
+    try:
+        engine.wait(60)
+        engine.warm([chat(SYSTEM)])
+        store = engine.ready.store
+        assert until(lambda: store.held().entries)
+        assert until(lambda: engine._first.weights.state == "unloaded")
+        assert not store.held().entries
+
+        gather(engine.reply(chat(Message("user", "Hi"))))
+
+        assert until(lambda: any_system(engine))
+        assert cached(engine, SYSTEM, Message("user", "Hi")) > 40
+    finally:
+        engine.close()
+
+
+def any_system(engine):
+    """Return whether the system text is kept by now."""
+    ids = engine.ready.prompts.render([SYSTEM, Message("user", "?")]).ids
+    return engine.ready.store.match(ids, "b").tokens > 40
+
+
+def test_beginnings_of_a_further_models_modes_are_read_once_it_is_there(folders):
+    """[models.NAME]: none is loaded for that, and then none is left out."""
+    four = [Named("four", str(folders["gemma4"]))]
+    engine = MlxEngine(folders["gemma3"], others=four)
+    try:
+        engine.wait(60)
+        engine.warm([chat(SYSTEM), chat(SYSTEM, weights="four")])
+        assert until(lambda: any_system(engine))
+        assert engine._models["four"].weights.state == "unloaded"
+
+        gather(engine.reply(chat(Message("user", "Hi"), weights="four")))
+
+        ready = engine._models["four"].weights.ready
+        assert until(lambda: ready.store.held().entries >= 2)
+        asked = (SYSTEM, Message("user", "Hi"))
+        system = ready.prompts.render(asked).system
+        assert cached(engine, *asked, weights="four") == system
+    finally:
+        engine.close()
+
+
+# -- a load that hangs -----------------------------------------------------------------
+
+
+def test_a_model_that_hangs_when_it_is_loaded_again_is_told(folders):
+    """A file server that is gone: the supervisor starts another process then."""
+    loads, go_on = [], threading.Event()
+
+    def load():
+        loads.append(1)
+        if len(loads) > 1:
+            go_on.wait(60)
+        return lm.load(str(folders["gemma3"]))
+
+    settings = Settings(unload_s=0.2, load_wait_s=0.2)
+    engine = MlxEngine(folders["gemma3"], settings, load=load)
+    try:
+        assert engine.wait(60).ready
+        weights = engine._first.weights
+        assert until(lambda: weights.state == "unloaded")
+        weights._load_s = 0.1  # whatever this machine took
+        reply = engine.reply(chat(Message("user", "Hi")))
+        events = iter(reply)
+        next(events)
+
+        assert until(lambda: engine.status().broken)
+        assert "has been loading again for" in engine.status().reason
+        reply.close()
+    finally:
+        go_on.set()
+        engine.close()
+
+
+def test_loading_again_may_take_three_times_as_long_as_before(folders):
+    """And the first time any time at all."""
+    go_on = threading.Event()
+    go_on.set()
+
+    def load():
+        go_on.wait(60)
+        return lm.load(str(folders["gemma3"]))
+
+    settings = Settings(unload_s=0.2, load_wait_s=0.01)
+    engine = MlxEngine(folders["gemma3"], settings, load=load)
+    try:
+        assert engine.wait(60).ready
+        weights = engine._first.weights
+        assert until(lambda: weights.state == "unloaded")
+        go_on.clear()
+        weights._load_s = 30.0
+        reply = engine.reply(chat(Message("user", "Hi")))
+        next(iter(reply))
+        assert until(lambda: weights.state == "loading")
+        time.sleep(0.2)
+
+        assert engine.status().ready
+        assert weights.overdue_s(0.0) == 0.0
+        weights._load_s = 0.01
+        assert weights.overdue_s(0.0) > 0.1
+        reply.close()
+    finally:
+        go_on.set()
+        engine.close()
+
+
+def test_more_memory_than_there_is_is_refused_at_the_start(folders):
+    """Whoever used it would be killed by the kernel, with everybody's answers."""
+    shape = KvShape(per_token=10, windows=(), scratch_per_pair=0)
+    with pytest.raises(ConfigError, match=r"memory_gib: 3 GiB .* 2\.00 GiB are free"):
+        make_room(shape, 2 * GiB, asked_gib=3.0)
+
+    engine = MlxEngine(folders["gemma3"], Settings(memory_gib=1e6))
+    try:
+        with pytest.raises(ConfigError, match="engine.memory_gib"):
+            engine.wait(60)
+    finally:
+        engine.close()
+
+
+# -- the disk tier, as it is configured ------------------------------------------------
+
+
+def answered(model, folder, *messages):
+    """Return what a new engine on *model* says, and how much of it it had kept."""
+    engine = MlxEngine(model, Settings(prefix_disk=folder))
+    try:
+        engine.wait(60)
+        reply = engine.reply(chat(*messages))
+        answer = gather(reply)
+        assert idle(engine)  # an answer of random tokens is read again as history
+        return answer.text, answer.end.usage.cached_tokens, reply.told["x-ofa-cache"]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gemma4"])
+def test_a_restarted_engine_starts_its_first_turn_warm(name, folders, tmp_path):
+    """With the same words as a cold one, far past the window."""
+    said, kept, told = answered(folders[name], tmp_path, *LONG)
+    assert (kept, told[:4]) == (0, "miss")
+    then = (*LONG, Message("assistant", said), Message("user", "more"))
+    cold = answered(folders[name], None, *then)
+
+    warm = answered(folders[name], tmp_path, *then)
+
+    assert warm[1] > 300 and warm[2].startswith("hit; ")
+    assert (warm[0], cold[1]) == (cold[0], 0)
+
+
+def test_another_models_files_are_misses(folders, tmp_path):
+    """Of the same shapes, names and sizes: only the weights differ."""
+    other = tmp_path / "other"
+    other.mkdir()
+    plan = tiny.spm_plan(tiny.GEMMA_3)
+    tiny.save_model(other, tiny.GEMMA_3_MODEL, plan, seed=8)
+    said, *_ = answered(folders["gemma3"], tmp_path, *LONG)
+    then = (*LONG, Message("assistant", said), Message("user", "more"))
+    cold = answered(other, None, *then)
+
+    beside = answered(other, tmp_path, *then)
+
+    assert beside[:2] == (cold[0], 0)
+
+
+@pytest.mark.parametrize("change", ["weights", "tokenizer.json", "chat_template.jinja"])
+def test_what_is_kept_belongs_to_these_very_files(change, folders, tmp_path):
+    """Tuned weights of the same size and time, or another tokenizer: not the same."""
+    model = tmp_path / "model"
+    shutil.copytree(folders["gemma3"], model)
+    before = lm.fingerprint(model)
+    shutil.copytree(model, tmp_path / "same")  # keeps times
+    assert lm.fingerprint(tmp_path / "same") == before
+
+    if change == "weights":
+        path = model / "model.safetensors"
+        facts, raw = path.stat(), bytearray(path.read_bytes())
+        raw[len(raw) // 2 : -1] = bytes(len(raw) - 1 - len(raw) // 2)
+        path.write_bytes(raw)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    else:
+        path = model / change
+        path.write_text((path.read_text() if path.exists() else "{}") + " ")
+
+    assert lm.fingerprint(model) != before
