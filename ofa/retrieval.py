@@ -33,6 +33,7 @@ log = logging.getLogger("ofa.rag")
 
 INDEX = "rag"  # folders in the state folder
 PRIVATE = "private"
+TURNS = "turns"
 
 # About 20,000 turns of six passages: what a day of a busy group adds up to.
 MEMORY_BYTES = 256 * 1024 * 1024
@@ -50,10 +51,17 @@ class Retrieval:
 
     `start` loads the embedding model and, where there is no index at all, builds one;
     until then passages are found by words alone, or not at all, and `problems` says so.
+    With *outlives* what was injected is known after a restart, as kept prompts are.
     """
 
     def __init__(
-        self, rag: RagSection, state: StateFolder, engine: Engine, build: FirstIndex
+        self,
+        rag: RagSection,
+        state: StateFolder,
+        engine: Engine,
+        build: FirstIndex,
+        *,
+        outlives: bool = False,
     ) -> None:
         self._rag = rag
         self._engine = engine
@@ -66,9 +74,11 @@ class Retrieval:
         self.shelf = self.shelves.shared
         settings = search_settings(rag, rag.deadline_s)
         self.retriever = self.shelves.retriever(lambda: self._embedder, settings)
+        turns = state.folder(TURNS) / "turns" if outlives else None
+        self._memory = Memory(MEMORY_BYTES, turns)
         self.lookup = Lookup(
             self.retriever,
-            Memory(MEMORY_BYTES),
+            self._memory,
             count_tokens=engine.count_tokens,
             budget=self.budget,
         )
@@ -130,8 +140,9 @@ class Retrieval:
         return tuple(lines)
 
     def close(self) -> None:
-        """Stop a build that runs."""
+        """Stop a build that runs, and write what is to be known after a restart."""
         self._build.close()
+        self._memory.close()
 
     def _load(self, modes: tuple[Mode, ...]) -> None:
         for name in dict.fromkeys(c for mode in modes for c in mode.collections):

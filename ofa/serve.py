@@ -252,7 +252,9 @@ def _retrieval(config: Config, state: StateFolder, queue: Queued) -> Retrieval |
         env["OFA_RAG_SOURCES"] = config.rag.sources
     if config.rag.embedder:
         env["OFA_RAG_EMBEDDER"] = config.rag.embedder
-    return Retrieval(config.rag, state, queue, FirstIndex(site, env))
+    outlives = config.engine.kind == "mlx" and config.engine.prefix_disk
+    build = FirstIndex(site, env)
+    return Retrieval(config.rag, state, queue, build, outlives=outlives)
 
 
 def _refuse_open_server(config: Config, state: StateFolder, host: str) -> None:

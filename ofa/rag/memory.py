@@ -4,8 +4,8 @@ What was injected for which turn, so that it can be said again byte for byte.
 A client sends its own messages back, without what we put in front of them. Were old
 turns left bare, or looked up anew, the prompt would differ from the one that the engine
 has already read, and every turn would pay for the whole conversation again (R044).
-Held in memory only: nothing of a conversation reaches a disk. What of it fits into a
-prompt is the matter of `ofa.rag.replay`.
+Held in memory only, unless a site has kept prompts outlive the server: these begin with
+the same bytes. What of it fits into a prompt is the matter of `ofa.rag.replay`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from pathlib import Path
 
 from ..chat import Message
+from .journal import Journal
 
 # What an entry takes beside its text: key, objects, and its place in the order.
 _OVERHEAD_BYTES = 600
@@ -61,14 +63,22 @@ class Memory:
     The blocks of recent conversations, at most *limit_bytes* of them, for all threads.
 
     The least recently used go first. A turn whose block is gone is sent bare: the
-    answer loses a little, the engine's cache of that conversation from there on.
+    answer loses a little, the engine's cache of that conversation from there on. With
+    a *file* they outlive the process.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, file: Path | None = None) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
         self._bytes = 0
+        self._journal: Journal | None = None
+        if file is not None:
+            journal = Journal(file, limit_bytes, self._everything)
+            for line in journal.read():
+                self._restore(line)
+            journal.start()
+            self._journal = journal
 
     def recall(self, link: bytes) -> Block | None:
         """Return what was injected at *link*, now the most recently used."""
@@ -127,6 +137,11 @@ class Memory:
             if before.left_out != count:
                 self._put(link, replace(before, left_out=count))
 
+    def close(self) -> None:
+        """Write what is to outlive the process."""
+        if self._journal is not None:
+            self._journal.close()
+
     @property
     def held(self) -> tuple[int, int]:
         """How many turns are remembered, and about how many bytes they take."""
@@ -138,6 +153,8 @@ class Memory:
         before = self._turns.pop(link, None)
         if before:
             self._bytes -= before.size_bytes
+        if self._journal is not None and turn != before:
+            self._journal.add(_written(link, turn))
         if turn == _UNKNOWN:
             return
         self._turns[link] = turn
@@ -145,6 +162,31 @@ class Memory:
         while self._bytes > self._limit_bytes:
             _, gone = self._turns.popitem(last=False)
             self._bytes -= gone.size_bytes
+
+    def _everything(self) -> list[bytes]:
+        with self._lock:
+            turns = list(self._turns.items())
+        return [_written(link, turn) for link, turn in turns]
+
+    def _restore(self, line: bytes) -> None:
+        """Know again what *line* says; nothing, if another version wrote it."""
+        try:
+            told = json.loads(line)
+            block = told["block"] and Block(**told["block"])
+            if block:
+                block = replace(block, sources=tuple(block.sources))
+            link, turn = bytes.fromhex(told["link"]), _Turn(block, told["left_out"])
+        except (ValueError, TypeError, KeyError):
+            return
+        with self._lock:
+            self._put(link, turn)
+
+
+def _written(link: bytes, turn: _Turn) -> bytes:
+    """Return what brings *turn* back; halves of characters stay what they were."""
+    block = asdict(turn.block) if turn.block else None
+    told = {"link": link.hex(), "left_out": turn.left_out, "block": block}
+    return json.dumps(told).encode("ascii")
 
 
 def chain(
