@@ -23,6 +23,9 @@ import mlx.nn as nn
 
 _LEAST_BYTES = 1 << 20  # of weights: below, what is gained goes into the detour
 _QUICKER = 0.8  # two rows' time, to one's
+# Two rows need all cores at once, so whatever runs beside makes them seem slow: tried
+# until they are quicker, for half a second or so.
+_TRIES = (4, 24)  # at least, at most
 _SAMPLE_BYTES = 128 << 20  # of weights that are tried: some 10 ms a pass
 
 _WIDE_BYTES = 64 << 20  # of weights: more than caches hold
@@ -67,12 +70,15 @@ def _doubling_pays(weights: list[mx.array]) -> bool:
             some.append(weight)
             taken_bytes += weight.nbytes
     taken: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(4):  # the first ones wake threads up
+    least, most = _TRIES
+    for done in range(1, most + 1):  # the first ones wake threads up
         for rows, times in taken.items():
             began = time.perf_counter()
             mx.eval([mx.ones((rows, weight.shape[1])) @ weight.T for weight in some])
             times.append(time.perf_counter() - began)
-    return min(taken[2]) < _QUICKER * min(taken[1])
+        if done >= least and min(taken[2]) < _QUICKER * min(taken[1]):
+            return True
+    return False
 
 
 def _pieces(weight: mx.array, threads: int) -> list[mx.array]:

@@ -108,6 +108,24 @@ def test_whether_it_pays_is_seen_on_this_machine(monkeypatch):
     assert not few_rows._doubling_pays([])
 
 
+def test_what_runs_beside_for_a_moment_decides_nothing(monkeypatch):
+    """Two rows need all cores: a process that took one made each token a third slower
+    for as long as the server ran."""
+    _, plain = made()
+    evaluate, passes = mx.eval, []
+
+    def slowly(products):
+        evaluate(products)
+        passes.append(products[0].shape[0])
+        busy = passes.count(2) < 12
+        time.sleep(0.02 if passes[-1] == 1 else 0.03 * busy)
+
+    monkeypatch.setattr(few_rows.mx, "eval", slowly)
+
+    assert few_rows._doubling_pays([plain.up.weight])
+    assert passes.count(2) == 12
+
+
 def test_a_layer_stays_what_it_is(doubles):
     """Weights keep their names, an embedding looks words up, nothing is copied."""
     model, _ = made()
