@@ -220,6 +220,9 @@ class Model:
                 prompt = _prompt(ready, replace(chat, messages=messages))
             except OfaError:
                 continue  # a request will be told the same, with a reason
+            except FOREIGN as error:  # others may be read, and this one another time
+                note_place("a mode's beginning could not be read ahead", error)
+                continue
             if prompt.system:
                 ids = prompt.ids[: prompt.system]
                 self._submit(self.weights, warm_row(ids, "", "system"))

@@ -171,14 +171,17 @@ class Scheduler:
     def _wanted(self) -> list[Weights]:
         return [weights for weights in self.models.values() if weights.is_wanted()]
 
-    @loading()  # speeds are measured: not beside retrieval's load
     def _bring(self, weights: Weights) -> None:
         """Load *weights* in place of what is resident; tell all how it went."""
-        self._drop_resident()
+        # Speeds are measured: not beside retrieval's load, whose end is waited for.
+        with weights.being_loaded(), loading():
+            self._drop_resident()
+            self._load(weights)
+
+    def _load(self, weights: Weights) -> None:
         give_up = _give_up if weights.ready is None else _put_off
         try:
-            with weights.being_loaded():
-                loaded = weights.load()
+            loaded = weights.load()
             if weights.ready is None:
                 weights.ready = prepare(loaded, weights.wish)
             self._settle(weights, weights.ready, loaded)

@@ -36,18 +36,20 @@ class Weights:
         self.state: Literal["unloaded", "loading", "resident"] = "unloaded"
         # Rows, and since when; None stands for one that can't be made before loading.
         self.waiting: deque[tuple[Row | None, float]] = deque()
-        self._began_s: float | None = None  # when the load under way did
-        self._load_s = 0.0  # what the longest took
+        self._again_s: float | None = None  # since when they are loaded again
+        self._load_s = 0.0  # what the longest load took
 
     @contextmanager
     def being_loaded(self) -> Iterator[None]:
-        """Note that a load is under way, and how long it took."""
+        """Note that a load is under way, all that belongs to it, and how long it took;
+        it is for the caller to say how it went."""
         self.state = "loading"
-        self._began_s = began_s = time.monotonic()
+        began_s = time.monotonic()
+        self._again_s = None if self.ready is None else began_s
         try:
             yield
         finally:
-            self._began_s = None
+            self._again_s = None
             self._load_s = max(self._load_s, time.monotonic() - began_s)
 
     def overdue_s(self, limit_s: float) -> float:
@@ -57,10 +59,10 @@ class Weights:
         It may take *limit_s*, or three times what the longest took. A first load may
         take any time: nobody knows how large a model is, and how slow its disk.
         """
-        began_s = self._began_s
-        if began_s is None or self.ready is None:
+        again_s = self._again_s
+        if again_s is None:
             return 0.0
-        took_s = time.monotonic() - began_s
+        took_s = time.monotonic() - again_s
         return took_s if took_s > max(limit_s, 3 * self._load_s) else 0.0
 
     def is_wanted(self) -> bool:

@@ -9,13 +9,20 @@ import time
 
 import pytest
 
+from ofa import heavy
 from ofa.chat import Chat, Message, Sampling, gather
 from ofa.engine.mlx import lm
+from ofa.engine.mlx.batch import Batch
 from ofa.engine.mlx.engine import MlxEngine, Named, Settings
 from ofa.engine.mlx.memory import GiB, KvShape, make_room
+from ofa.engine.mlx.rows import Row
+from ofa.engine.mlx.scheduler import Scheduler
+from ofa.engine.mlx.weights import Weights
 from ofa.errors import ConfigError
+from ofa.heavy import loading
 
 from . import tiny
+from .faulty import KINDS, SECRET, Fault, faulty_engine
 from .odd import idle
 
 GREEDY = Sampling(temperature=0.0, max_tokens=16)
@@ -95,6 +102,25 @@ def test_beginnings_of_a_further_models_modes_are_read_once_it_is_there(folders)
         engine.close()
 
 
+def test_beginnings_that_fail_once_are_read_the_next_time(folders, caplog):
+    """What goes wrong in them ends neither their thread nor anything else."""
+    fault = Fault()
+    engine = faulty_engine(folders["gemma3"], fault, unload_s=0.3)
+    try:
+        assert engine.wait(60).ready
+        fault.arm(KINDS["memory"], "tokenizer")
+        engine.warm([chat(SYSTEM)])
+        assert fault.happened.wait(20)
+        assert until(lambda: engine._first.weights.state == "unloaded")
+        assert SECRET not in caplog.text
+
+        gather(engine.reply(chat(Message("user", "Hi"))))
+
+        assert until(lambda: any_system(engine))
+    finally:
+        engine.close()
+
+
 # -- a load that hangs -----------------------------------------------------------------
 
 
@@ -157,6 +183,69 @@ def test_loading_again_may_take_three_times_as_long_as_before(folders):
     finally:
         go_on.set()
         engine.close()
+
+
+@pytest.mark.parametrize("where", ["drop", "turn", "batch"])
+def test_whatever_hangs_on_the_way_back_is_told(folders, where):
+    """Memory given back, the turn to load, a new batch: not only the files."""
+    go_on, hangs = threading.Event(), threading.Event()
+
+    class Stuck(Batch):
+        """A batch that may hang: as it is made, or as another takes its place."""
+
+        def __init__(self, *given, **more):
+            if hangs.is_set() and where == "batch":
+                go_on.wait(60)
+            super().__init__(*given, **more)
+
+        def fail_all(self, error):
+            """End all rows, some day."""
+            if hangs.is_set() and where == "drop":
+                go_on.wait(60)
+            super().fail_all(error)
+
+    def hold_turn():
+        with loading():
+            go_on.wait(60)
+
+    def there(weights):
+        scheduler.call(weights)
+        return weights.settled.wait(60) and until(lambda: weights.state == "resident")
+
+    one, other = (
+        Weights(name, lambda: lm.load(str(folders["gemma3"]))) for name in ("1", "2")
+    )
+    scheduler = Scheduler([one, other], rows=1, prefill_step=64, make_batch=Stuck)
+    try:
+        assert there(one) and there(other)
+        one._load_s = 0.1  # whatever this machine took
+        hangs.set()
+        if where == "turn":
+            threading.Thread(target=hold_turn, daemon=True).start()
+            assert until(lambda: not is_free())
+
+        scheduler.submit(one, question_row())
+
+        assert until(lambda: one.overdue_s(0.2))
+        assert not other.overdue_s(0.0)
+        go_on.set()
+        assert until(lambda: one.state == "resident")
+        assert not one.overdue_s(0.0)
+    finally:
+        go_on.set()
+        scheduler.close()
+
+
+def is_free():
+    """Return whether anybody could load something now."""
+    if free := heavy._TURN.acquire(blocking=False):
+        heavy._TURN.release()
+    return free
+
+
+def question_row():
+    """Return a row of a question's, for which a model is loaded."""
+    return Row((2, 105, 106), max_tokens=1, sampling=GREEDY)
 
 
 def test_more_memory_than_there_is_is_refused_at_the_start(folders):
