@@ -129,7 +129,7 @@ def test_passages_give_way_where_the_upstream_refuses(
 
 @pytest.mark.parametrize(
     ("said", "asked", "most"),
-    [(100, None, 4096), (24_000, None, 512), (24_000, 64, 64), (100, 100_000, 8192)],
+    [(100, None, 4096), (24_000, None, 512), (24_000, 64, 64), (100, 100_000, 4096)],
 )
 def test_a_limit_leaves_room_for_the_prompt(tmp_path, upstream, said, asked, most):
     """vLLM refuses what its context can't hold, and the client named no limit."""

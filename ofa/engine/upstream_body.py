@@ -63,26 +63,33 @@ def estimated_tokens(text: str) -> int:
     return len(text.encode("utf-8", "replace")) // 3 + 1
 
 
-def within(chat: Chat, context_tokens: int) -> Chat:
+def within(chat: Chat, context_tokens: int, output_tokens: int) -> Chat:
     """
-    Return *chat* with a limit that leaves room for its prompt; 0: nobody knows it.
+    Return *chat* with a limit of at most *output_tokens*, and one that leaves room for
+    its prompt in *context_tokens*; 0: nobody knows them.
 
     Some servers refuse a request whose prompt and limit together are over their
     context, and ours is named for clients that name none.
     """
     limit = chat.sampling.max_tokens
-    if limit is None or not context_tokens:
+    if limit is None:
         return chat
+    most = output_tokens
+    if context_tokens:
+        most = min(most, _room(chat, context_tokens))
+    if limit <= most:
+        return chat
+    return replace(chat, sampling=replace(chat.sampling, max_tokens=most))
+
+
+def _room(chat: Chat, context_tokens: int) -> int:
     texts = [tool.description + json.dumps(tool.parameters) for tool in chat.tools]
     for message in chat.messages:
         texts += [message.text, *(json.dumps(c.arguments) for c in message.calls)]
     images = sum(len(message.images) for message in chat.messages)
     said = estimated_tokens("".join(texts)) + _IMAGE_TOKENS * images
     said += _MESSAGE_TOKENS * (len(chat.messages) + len(chat.tools))
-    most = max(context_tokens - said, int(context_tokens * _LEAST_SHARE), 1)
-    if limit <= most:
-        return chat
-    return replace(chat, sampling=replace(chat.sampling, max_tokens=most))
+    return max(context_tokens - said, int(context_tokens * _LEAST_SHARE), 1)
 
 
 def _unsupported(param: str, remedy: str) -> BadRequest:

@@ -43,6 +43,11 @@ class Breaker:
             self._on_trial = self._open
             return self._open
 
+    def begun(self) -> None:
+        """Close: an answer has begun. Failures count on until one has ended well."""
+        with self._lock:
+            self._open = self._on_trial = False
+
     def worked(self) -> None:
         """Close: the server has answered."""
         with self._lock:

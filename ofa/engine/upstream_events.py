@@ -60,7 +60,10 @@ class Reader:
     then it yields `Failed` or `Unsettled`, and `TextCalls` has to stand around it.
     """
 
-    def __init__(self, *, choices: int = 1, top: int = 0, fails: bool = False) -> None:
+    def __init__(
+        self, *, choices: int = 1, top: int = 0, fails: bool = False, key: str = ""
+    ) -> None:
+        self._key = key  # the server's own: what it says of an error may quote it
         self._choices = [_Choice(index, top, fails) for index in range(choices)]
         self._usage: Usage | None = None
 
@@ -76,7 +79,9 @@ class Reader:
 
     def _read(self, frame: Frame) -> Iterator[Event]:
         if frame.get("error") or frame.get("object") == "error":  # vLLM before 0.11
-            raise EngineError(f"the upstream failed: {error_text(frame)}")
+            said = error_text(frame)
+            said = said.replace(self._key, "…") if self._key else said
+            raise EngineError(f"the upstream failed: {said}")
         if isinstance(usage := frame.get("usage"), dict):
             self._usage = _usage(usage) or self._usage
         listed = frame.get("choices")  # none beside the counts: empty, null or absent

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 
 import httpx
 
-from ..chat import Chat, Event
+from ..chat import Chat, Event, Waiting
 from ..errors import Cancelled, NotReady, OfaError
 from . import upstream_wire as wire
 from .text_calls import offered
@@ -108,15 +108,16 @@ class UpstreamReply:
     def _ask(self, server: Server) -> Iterator[Event]:
         chat = self._chat
         top, fails = chat.logprobs or 0, bool(offered(chat))
-        reader = Reader(choices=chat.choices, top=top, fails=fails)
+        reader = Reader(choices=chat.choices, top=top, fails=fails, key=server.key)
         with (
+            _let_in(server),
             server.lines.lend() as line,
             self._holding(line),
             closing(self._answer(server, line)) as response,
         ):
             try:
                 pieces = response.iter_bytes()
-                yield from _read(response, pieces, reader)
+                yield from _noted(_read(response, pieces, reader), server)
                 with server.lines.hurry(line, _DRAIN_S):
                     _drain(pieces, line)
             except httpx.HTTPError as exc:
@@ -124,6 +125,7 @@ class UpstreamReply:
                     server.failed()
                 raise foreign(exc) from None
         yield from reader.end()  # the line is free for the next by now
+        server.breaker.worked()
 
     @contextmanager
     def _holding(self, line: Line) -> Iterator[None]:
@@ -156,15 +158,11 @@ class UpstreamReply:
     def _send(self, server: Server, line: Line) -> httpx.Response:
         """Return whatever the server answers, and tell its breaker."""
         try:
-            trial = server.breaker.enter()
-        except NotReady as refused:  # it opened since the server was chosen
-            raise TryAgain(refused, math.inf) from None
-        try:
             response = self._post(server, line)
             if response.status_code in DEAD:
                 server.failed()
-            else:
-                server.breaker.worked()
+            elif response.status_code != httpx.codes.OK:
+                server.breaker.worked()  # else that is seen by what follows
             return response
         except httpx.HTTPError as exc:
             if self._gone.is_set():
@@ -173,8 +171,6 @@ class UpstreamReply:
             if isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout):
                 raise TryAgain(foreign(exc)) from None
             raise foreign(exc) from None
-        finally:
-            server.breaker.leave(trial=trial)
 
     def _post(self, server: Server, line: Line) -> httpx.Response:
         sent, gone = server.body_for(self._chat), self._gone.is_set
@@ -186,6 +182,32 @@ class UpstreamReply:
             if line.fresh or gone():
                 raise
             return line.send(server.url, sent, gone)
+
+
+@contextmanager
+def _let_in(server: Server) -> Iterator[None]:
+    """Hold what *server*'s breaker gives, be it the trial, until it is clear."""
+    try:
+        trial = server.breaker.enter()
+    except NotReady as refused:  # it opened since the server was chosen
+        raise TryAgain(refused, math.inf) from None
+    try:
+        yield
+    finally:
+        server.breaker.leave(trial=trial)
+
+
+def _noted(events: Iterator[Event], server: Server) -> Iterator[Event]:
+    """Yield *events*; the first that says something tells that *server* answers.
+
+    Headers tell nothing: some servers send them, and then hang.
+    """
+    begun = False
+    for event in events:
+        if not begun and not isinstance(event, Waiting):
+            begun = True
+            server.breaker.begun()
+        yield event
 
 
 def _read(

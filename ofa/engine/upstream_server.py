@@ -115,7 +115,8 @@ class Server:
     def body_for(self, chat: Chat) -> dict[str, Any]:
         """Return *chat* in the form that this server understands."""
         served = self._served
-        fits = within(chat, self._settings.context_tokens or served.context_tokens)
+        context = self._settings.context_tokens or served.context_tokens
+        fits = within(chat, context, self.limits().output_tokens)
         return body(fits, self.model_for(chat), served.kind, self.features())
 
     def features(self) -> frozenset[str]:

@@ -11,9 +11,21 @@ import pytest
 from ofa.chat import Text, gather
 from ofa.engine import upstream_faults as faults
 from ofa.engine.upstream_breaker import OPEN_S, OPENS_AFTER, Breaker
-from ofa.errors import EngineError, NotReady, OfaError
+from ofa.errors import EngineError, EngineTimeout, NotReady, OfaError
 
-from .upstream_servers import CHAT, HELLO, delta, engine, free_url, recorded, sse, until
+from .upstream_servers import (
+    CHAT,
+    DONE,
+    HELLO,
+    delta,
+    engine,
+    free_url,
+    recorded,
+    sse,
+    until,
+)
+
+HALF = sse(delta(content="half"))
 
 
 def refusal_of(upstream, *answers, **options) -> OfaError:
@@ -395,6 +407,44 @@ def test_a_gateway_that_lost_its_server_counts(upstream):
         assert 0 < caught.value.retry_after_s <= OPEN_S
         assert not made.status().ready
         assert len(upstream.asked) == OPENS_AFTER
+
+
+@pytest.mark.parametrize("said", [b"", HALF], ids=["headers", "words"])
+def test_who_begins_and_hangs_counts_as_failing(upstream, said):
+    """Headers tell nothing, nor does half an answer: some servers hang behind them,
+    and each chat waited for all the silence that is allowed, for ever."""
+    pieces = [said] if said else []
+    upstream.answers = [upstream.chunked(*pieces, None) for _ in range(9)]
+    with engine(upstream, silence_s=0.2, probe_every_s=600) as made:
+        until(lambda: made.status().ready)
+        for _ in range(OPENS_AFTER):
+            with pytest.raises(EngineTimeout):
+                gather(made.reply(CHAT))
+
+        with pytest.raises(NotReady):
+            made.reply(CHAT)
+
+        breaker = made._servers[0].breaker
+        breaker.allow_trial()
+        with pytest.raises(EngineTimeout):
+            gather(made.reply(CHAT))
+        assert breaker.refusal() is not None, "a trial is no answer by its headers"
+        breaker.allow_trial()
+        upstream.answers = []
+        assert gather(made.reply(CHAT)).text == "hello"
+        assert breaker.refusal() is None
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["frame", "page"])
+def test_an_error_behind_a_good_status_never_tells_the_key(upstream, stream):
+    """A gateway that quotes what it was sent would hand it to every client."""
+    error = {"error": {"message": "bad key sk-UPSTREAM for this model"}}
+    upstream.answers = [sse(error) + DONE if stream else error]
+    told = pytest.raises(EngineError, match="bad key … for")
+    with engine(upstream, key="sk-UPSTREAM") as made, told as caught:
+        gather(made.reply(CHAT))
+
+    assert "sk-" not in str(caught.value)
 
 
 def test_the_breaker_closes_by_the_first_answer(upstream):

@@ -84,10 +84,11 @@ def any_system(engine):
 def test_beginnings_of_a_further_models_modes_are_read_once_it_is_there(folders):
     """[models.NAME]: none is loaded for that, and then none is left out."""
     four = [Named("four", str(folders["gemma4"]))]
+    own = Message("system", "which file? " * 30)
     engine = MlxEngine(folders["gemma3"], others=four)
     try:
         engine.wait(60)
-        engine.warm([chat(SYSTEM), chat(SYSTEM, weights="four")])
+        engine.warm([chat(SYSTEM), chat(own, weights="four")])
         assert until(lambda: any_system(engine))
         assert engine._models["four"].weights.state == "unloaded"
 
@@ -95,7 +96,7 @@ def test_beginnings_of_a_further_models_modes_are_read_once_it_is_there(folders)
 
         ready = engine._models["four"].weights.ready
         assert until(lambda: ready.store.held().entries >= 2)
-        asked = (SYSTEM, Message("user", "Hi"))
+        asked = (own, Message("user", "Hi"))
         system = ready.prompts.render(asked).system
         assert cached(engine, *asked, weights="four") == system
     finally:
