@@ -21,6 +21,8 @@ from ..files import make_folder, read_own, reason, write_file
 _HEAD = b"ofa turns 1\n"  # another format is begun anew
 _SUM_CHARS = 16
 _CLOSE_S = 5.0  # a file system that hangs must not keep a server from stopping
+# Some 10 MB of blocks: what waits for a file system that hangs is bounded.
+_MOST_WAITING = 1000
 
 log = logging.getLogger("ofa.rag")
 
@@ -42,6 +44,8 @@ class Journal:
         self._everything = everything
         self._lines: SimpleQueue[bytes | None] = SimpleQueue()
         self._size = 0
+        self._missed = False  # lines that found no place in the queue
+        self._is_off = False  # nobody writes any more
         self._thread = threading.Thread(target=self._run, name="ofa-turns", daemon=True)
 
     def read(self) -> list[bytes]:
@@ -55,16 +59,28 @@ class Journal:
             log.warning("%s is not read: %s", self._path, reason(error))
             return []
         if not raw.startswith(_HEAD):
+            log.warning("%s is of another format, and begun anew", self._path)
             return []
-        return [line for one in raw[len(_HEAD) :].split(b"\n") if (line := _good(one))]
+        written = raw[len(_HEAD) :].splitlines()
+        lines = [line for one in written if (line := _good(one))]
+        if damaged := len(written) - len(lines):
+            log.warning("%s: %d lines are damaged, and left out", self._path, damaged)
+        return lines
 
     def start(self) -> None:
         """Begin to write, with all that counts by now."""
         self._thread.start()
 
     def add(self, line: bytes) -> None:
-        """Have *line*, without an end of line in it, written soon."""
-        self._lines.put(line)
+        """
+        Have *line*, without an end of line in it, written soon.
+
+        One that finds the queue full is in `everything`, which is written then.
+        """
+        if self._lines.qsize() >= _MOST_WAITING:
+            self._missed = True
+        elif not self._is_off:
+            self._lines.put(line)
 
     def close(self) -> None:
         """Write what is left, and end the thread; wait some seconds at most."""
@@ -82,6 +98,8 @@ class Journal:
                     return
         except OSError as error:
             log.warning("%s is not written: %s", self._path, reason(error))
+        finally:
+            self._is_off = True
 
     def _those_that_follow(self, line: bytes) -> tuple[list[bytes], bool]:
         """Return *line* and all that wait behind it, and whether the end does."""
@@ -97,13 +115,14 @@ class Journal:
 
     def _begin(self) -> None:
         """Write all that counts anew: what is gone by now, or was cut, goes."""
+        self._missed = False  # before it is asked: what is missed from here on counts
         lines = b"".join(map(_summed, self._everything()))
         write_file(self._path, _HEAD, lines)
         self._size = len(_HEAD) + len(lines)
 
     def _append(self, lines: Iterable[bytes]) -> None:
         raw = b"".join(map(_summed, lines))
-        if self._size + len(raw) > self._limit_bytes:
+        if self._missed or self._size + len(raw) > self._limit_bytes:
             self._begin()
             return
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

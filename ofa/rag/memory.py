@@ -84,8 +84,10 @@ class Memory:
         """Return what was injected at *link*, now the most recently used."""
         with self._lock:
             found = self._turns.get(link, _UNKNOWN).block
-            if found:
+            if found and link != next(reversed(self._turns)):
                 self._turns.move_to_end(link)
+                if self._journal is not None:
+                    self._journal.add(_used(link))
             return found
 
     def knows(self, link: bytes) -> bool:
@@ -172,6 +174,9 @@ class Memory:
         """Know again what *line* says; nothing, if another version wrote it."""
         try:
             told = json.loads(line)
+            if isinstance(told, str):
+                self._turns.move_to_end(bytes.fromhex(told))
+                return
             block = told["block"] and Block(**told["block"])
             if block:
                 block = replace(block, sources=tuple(block.sources))
@@ -186,7 +191,14 @@ def _written(link: bytes, turn: _Turn) -> bytes:
     """Return what brings *turn* back; halves of characters stay what they were."""
     block = asdict(turn.block) if turn.block else None
     told = {"link": link.hex(), "left_out": turn.left_out, "block": block}
-    return json.dumps(told).encode("ascii")
+    # Not as ASCII: "\U0001f600" has 12 bytes there, and a turn is counted as if each
+    # character had four. What fits into the memory has to fit into the file.
+    return json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _used(link: bytes) -> bytes:
+    """Return what says that the turn of *link* was of use again."""
+    return json.dumps(link.hex()).encode()
 
 
 def chain(

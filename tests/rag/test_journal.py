@@ -3,13 +3,19 @@
 import json
 import logging
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
 
+from ofa.rag import journal as journal_module
 from ofa.rag.journal import Journal
-from ofa.rag.memory import Block, Memory
+from ofa.rag.memory import Block, Memory, chain
+
+from .wrapped import user
 
 ONE, TWO = (Block(name, "tag", ("a.md", "é\ud83d"), 7, 1, "foot") for name in "ab")
 LIMIT = 1 << 20
@@ -101,13 +107,14 @@ def test_a_cut_file_loses_its_last_line_alone(tmp_path, cut):
         b"ofa turns 1\n" + b"\xff" * 300 + b"\n",
     ],
 )
-def test_a_foreign_or_damaged_file_is_none(tmp_path, raw):
-    """It is replaced, and nobody is told more than that there is nothing."""
+def test_a_foreign_or_damaged_file_is_none(tmp_path, caplog, raw):
+    """It is replaced, and one line in the log says so."""
     path = tmp_path / "turns"
     path.write_bytes(raw)
 
     filled(path, b"one")
 
+    assert len(caplog.records) == 1
     assert Memory(LIMIT, path).recall(b"one") == ONE
 
 
@@ -212,3 +219,122 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path, monkeypatch):
         memory.close()
     finally:
         hold.set()
+
+
+def test_what_was_of_use_stays_so(tmp_path):
+    """A restart drops no turn of a long conversation for younger ones of others."""
+    path = tmp_path / "turns"
+    block = Block("a" * 2000, "tag")
+    before = Memory(100_000, path)
+    before.remember(b"old", block)
+    for number in range(40):  # the file has room for all of them, the memory has not
+        before.remember(b"%d" % number, block)
+        before.recall(b"old")
+    before.close()
+
+    after = Memory(100_000, path)
+
+    assert after.knows(b"old") and after.knows(b"39") and not after.knows(b"0")
+    assert after.held == before.held
+    after.close()
+
+
+@pytest.mark.parametrize("char", ["a", "\n", "é", "漢", "😀", "\ud83d"], ids=ascii)
+def test_what_fits_into_the_memory_fits_into_the_file(tmp_path, char):
+    """In any script: it is not written over and over, and is read again."""
+    path = tmp_path / "turns"
+    before = Memory(200_000, path)
+    for number in range(100):
+        before.remember(b"%d" % number, Block(char * 2000, "tag"))
+    before.close()
+
+    after = Memory(200_000, path)
+
+    assert path.stat().st_size <= 200_000
+    assert after.held == before.held and after.recall(b"99") == before.recall(b"99")
+    after.close()
+
+
+def test_another_key_has_none_of_it(tmp_path):
+    """Nor another mode: what was given to one is found by the very same alone."""
+    path, messages = tmp_path / "turns", (user("How do I request two GPUs?"),)
+    links = [
+        next(chain(messages, scope))[1]
+        for scope in (("hpc", "key-1"), ("hpc", "key-2"), ("code", "key-1"))
+    ]
+    filled(path, links[0])
+
+    after = Memory(LIMIT, path)
+
+    assert [bool(after.recall(link)) for link in links] == [True, False, False]
+    after.close()
+
+
+KILLED = """
+import sys
+import time
+from pathlib import Path
+from ofa.rag.memory import Block, Memory
+
+path = Path(sys.argv[1])
+memory = Memory(1 << 18, path)
+for number in range(10**9):
+    memory.remember(b"%d" % number, Block("x" * 5000, "tag"))
+    time.sleep(0.0005)
+    if number > 100 and path.exists() and path.stat().st_size > 20_000:
+        print("writes", flush=True)
+"""
+
+
+def test_a_worker_killed_in_the_midst_of_writing_leaves_whole_blocks(tmp_path):
+    """SIGKILL, again and again: the next one knows what was written, as it was."""
+    path = tmp_path / "turns"
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE
+        ) as worker:
+            assert worker.stdout.readline() == b"writes\n"
+            worker.send_signal(signal.SIGKILL)
+
+        after = Memory(1 << 18, path)
+
+        assert after.held[0] > 0
+        known = filter(None, (after.recall(b"%d" % n) for n in range(50_000)))
+        assert {block.text for block in known} == {"x" * 5000}
+        after.close()
+
+
+def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path, monkeypatch):
+    """And once it goes on, all is written that the memory holds."""
+    hold, write = threading.Event(), journal_module.write_file
+
+    def slow(*args):
+        assert hold.wait(60)
+        write(*args)
+
+    monkeypatch.setattr(journal_module, "write_file", slow)
+    monkeypatch.setattr(journal_module, "_MOST_WAITING", 5)
+    path = tmp_path / "turns"
+    before = Memory(LIMIT, path)
+    for number in range(200):
+        before.remember(b"%d" % number, ONE)
+
+    assert before._journal._lines.qsize() == 5
+    hold.set()
+    before.close()
+    after = Memory(LIMIT, path)
+    assert after.held == before.held == (200, before.held[1])
+    after.close()
+
+
+def test_nothing_waits_for_a_writer_that_gave_up(tmp_path, caplog):
+    """A full quota, say: the server may run for months after that."""
+    (tmp_path / "file").write_text("")
+    memory = Memory(LIMIT, tmp_path / "file" / "turns")
+    memory._journal._thread.join(20)
+    memory.remember(b"one", ONE)
+
+    assert "is not written" in caplog.text
+    assert memory.recall(b"one") == ONE
+    assert memory._journal._lines.empty()
+    memory.close()
