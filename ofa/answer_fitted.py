@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from .chat import Chat, Event, Waiting
-from .engine.base import Reply
-from .errors import Cancelled, ContextLengthExceeded
+from .engine.base import InHand, Reply
+from .errors import ContextLengthExceeded
 from .rag.cite import Cited
 from .rag.lookup import Looked
 
@@ -33,12 +32,11 @@ class Fitted:
         self._sets = sets
         self._again = again
         self._cite = cite
-        self._lock = threading.Lock()
-        self._gone = False
         self._rag = ""
         looked = next(sets)
         self.chat = looked.chat  # as it was asked first
         self._reply = self._fit(looked, ask)
+        self._hand = InHand(self._reply)
 
     @property
     def patient(self) -> bool:
@@ -66,25 +64,15 @@ class Fitted:
 
     def close(self) -> None:
         """Stop the reply that is read, and ask for no other."""
-        with self._lock:
-            self._gone = True
-            reply = self._reply
-        reply.close()
+        self._hand.close()
 
     def _next(self, refused: ContextLengthExceeded) -> None:
         """Let the next set take the place of the one that was *refused*."""
         looked = next(self._sets, None)
         if looked is None:
             raise refused
-        with self._lock:
-            if self._gone:
-                raise Cancelled("the reader left")
-        reply = self._fit(looked, self._again)
-        with self._lock:
-            gone, self._reply = self._gone, reply
-        if gone:
-            reply.close()
-            raise Cancelled("the reader left")
+        self._hand.check()
+        self._reply = self._hand.take(self._fit(looked, self._again))
 
     def _fit(self, looked: Looked | None, ask: Ask) -> Reply:
         """Return the reply to *looked*, or else to the first behind it that fits."""

@@ -66,8 +66,8 @@ def entry(
         # no effect, the server drops them.
         "toolCalling": True,
     }
-    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-    more = {"requestHeaders": headers} if headers else {}
+    headers = {"Authorization": f"Bearer {key}"}
+    more = {} if key is None else {"requestHeaders": headers}
     return {
         "name": name,
         "vendor": VENDOR,

@@ -16,6 +16,7 @@ from ofa.rag.lookup import Looked
 
 from .engine.upstream_servers import (
     DONE,
+    HALF,
     Upstream,
     delta,
     free_url,
@@ -25,7 +26,6 @@ from .engine.upstream_servers import (
 )
 from .running import Client, Site, frames, in_background, serving, text_of
 
-HALF = sse(delta(content="half"))
 ASK = {"model": "ofa-hpc", "messages": [{"role": "user", "content": "hi"}]}
 
 

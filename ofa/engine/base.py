@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..chat import Chat, Event
-from ..errors import BadRequest
+from ..errors import BadRequest, Cancelled
 
 SILENCE_S = 0.25  # after which a patient reply, or a queue for another one, looks up
 
@@ -87,6 +88,41 @@ class Around:
     def close(self) -> None:
         """Stop the inner reply."""
         self._reply.close()
+
+
+class InHand:
+    """The reply that is being read, in whose place another may come; safe for threads.
+
+    For what reads one and then, perhaps, the next: whoever closes it closes whichever
+    is there, and none is read that comes later.
+    """
+
+    def __init__(self, reply: Reply | None = None) -> None:
+        self._lock = threading.Lock()
+        self.reply = reply
+        self.closed = False
+
+    def check(self) -> None:
+        """Raise `Cancelled` if it was closed."""
+        if self.closed:
+            raise Cancelled("the reader left")
+
+    def take(self, reply: Reply) -> Reply:
+        """Return *reply*, the one from now on; closed meanwhile, raise `Cancelled`."""
+        with self._lock:
+            self.reply, closed = reply, self.closed
+        if closed:
+            reply.close()
+        self.check()
+        return reply
+
+    def close(self) -> None:
+        """Stop the reply that is there, and take no other."""
+        with self._lock:
+            self.closed = True
+            reply = self.reply
+        if reply is not None:
+            reply.close()
 
 
 class Engine(Protocol):

@@ -7,7 +7,6 @@ else, who never sees one. Knows chats, events and what calls are made of; no eng
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +24,7 @@ from ..chat import (
 from ..errors import Cancelled, OfaError
 from ..toolcalls.base import Failed
 from ..toolcalls.tally import Tally
-from .base import Reply
+from .base import InHand, Reply
 
 TOLD = "x-ofa-tools"
 _LEAST_TOKENS = 16  # with less left of what the client allows, no call gets far
@@ -54,9 +53,8 @@ class Careful:
         self._chat = chat
         self._ask = ask
         self._tally = tally or Tally()
-        self._lock = threading.Lock()
-        self._gone = False
-        self._reply = self._first = ask(chat)
+        self._first = ask(chat)
+        self._hand = InHand(self._first)
 
     @property
     def patient(self) -> bool:
@@ -86,10 +84,7 @@ class Careful:
 
     def close(self) -> None:
         """Stop whichever reply is being read, and ask for no other."""
-        with self._lock:
-            self._gone = True
-            reply = self._reply
-        reply.close()
+        self._hand.close()
 
     def _is_worth_it(self, tried: _Try, end: End) -> bool:
         """Return whether another try is due, and there is room for it."""
@@ -101,9 +96,7 @@ class Careful:
 
     def _second(self, tried: _Try) -> Reply | None:
         """Return the reply to what is asked then; None if the engine refuses."""
-        with self._lock:
-            if self._gone:
-                raise Cancelled("the reader left")
+        self._hand.check()
         self._first.close()
         try:
             reply = self._ask(self._asked_again(tried))
@@ -111,11 +104,7 @@ class Careful:
             raise
         except OfaError:
             return None  # the conversation has grown too long, or a place is lost
-        with self._lock:
-            gone, self._reply = self._gone, reply
-        if gone:
-            reply.close()
-            raise Cancelled("the reader left")
+        self._hand.take(reply)
         self._tally.asked_again += 1
         return reply
 

@@ -79,8 +79,7 @@ class Reader:
 
     def _read(self, frame: Frame) -> Iterator[Event]:
         if frame.get("error") or frame.get("object") == "error":  # vLLM before 0.11
-            said = error_text(frame)
-            said = said.replace(self._key, "…") if self._key else said
+            said = error_text(frame, self._key)
             raise EngineError(f"the upstream failed: {said}")
         if isinstance(usage := frame.get("usage"), dict):
             self._usage = _usage(usage) or self._usage

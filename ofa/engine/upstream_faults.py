@@ -73,8 +73,7 @@ def refusal(response: httpx.Response, key: str) -> OfaError:
         answer = json.loads(wire.joined(response.iter_bytes(), _MOST_ERROR_BYTES))
     except (ValueError, RecursionError, httpx.HTTPError, EngineError):
         answer = None
-    text = wire.error_text(answer)
-    text = text.replace(key, "…") if key else text
+    text = wire.error_text(answer, key)
     if status in (401, 403, 407):
         # Not the client's fault: its own key was good here.
         return EngineError("the upstream refuses this server's key; tell its operator")

@@ -89,8 +89,10 @@ def error_of(answer: object) -> dict[str, Any]:
     return {"message": error} if error else {}
 
 
-def error_text(answer: object) -> str:
-    """Return the message of an error answer, on one line and cut short."""
+def error_text(answer: object, key: str) -> str:
+    """Return the message of an error answer, on one line and cut short, without the
+    *key* that was sent: it may be quoted, and clients are to be told."""
     error = error_of(answer)
     text = error.get("message") or error.get("detail") or "no message"
-    return " ".join(str(text).split())[:500]
+    said = " ".join(str(text).split())
+    return (said.replace(key, "…") if key else said)[:500]

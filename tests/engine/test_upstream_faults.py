@@ -16,6 +16,7 @@ from ofa.errors import EngineError, EngineTimeout, NotReady, OfaError
 from .upstream_servers import (
     CHAT,
     DONE,
+    HALF,
     HELLO,
     delta,
     engine,
@@ -24,8 +25,6 @@ from .upstream_servers import (
     sse,
     until,
 )
-
-HALF = sse(delta(content="half"))
 
 
 def refusal_of(upstream, *answers, **options) -> OfaError:

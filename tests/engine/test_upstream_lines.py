@@ -22,6 +22,7 @@ from ofa.errors import Cancelled, EngineError, EngineTimeout, Overloaded
 from .upstream_servers import (
     CHAT,
     DONE,
+    HALF,
     HELLO,
     Upstream,
     delta,
@@ -30,8 +31,6 @@ from .upstream_servers import (
     sse,
     until,
 )
-
-HALF = sse(delta(content="half"))
 
 
 class Reading:

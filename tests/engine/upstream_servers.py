@@ -39,6 +39,7 @@ def delta(finish=None, **parts) -> dict:
     return {"choices": [{"index": 0, "delta": parts, "finish_reason": finish}]}
 
 
+HALF = sse(delta(content="half"))
 HELLO = sse(delta(role="assistant", content=""), delta(content="hello"), delta("stop"))
 HELLO += DONE
 

@@ -34,15 +34,16 @@ class Beginnings:
             name: [chat for chat in chats if chat.weights == name]
             for name in self._models
         }
-        for name, model in self._models.items():
-            if model.weights.state == "resident":
-                self._arrived.put(name)
         with self._lock:
-            if self._thread is None:
+            if self._thread is None:  # who arrived before now waits to be read
                 self._thread = threading.Thread(
                     target=self._run, name="ofa-warm", daemon=True
                 )
                 self._thread.start()
+                return
+        for name, model in self._models.items():
+            if model.weights.state == "resident":
+                self._arrived.put(name)
 
     def close(self) -> None:
         """End the thread."""

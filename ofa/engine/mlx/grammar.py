@@ -116,14 +116,8 @@ class Grammars:
         It begins behind a thought if the prompt *opened* one, or if with *thinking*
         the model opens one itself. Raises `BadRequest` naming what can't be enforced.
         """
-        text = _text_of(output)
-        self._require(output.param)
-        key = (self.frame(thinking=thinking, opened=opened), text)
-        grammar = self._kept.get(key)
-        if grammar is None:
-            grammar = self._compile(*key, param=output.param)
-            self._kept.put(key, grammar)
-        return grammar
+        frame = self.frame(thinking=thinking, opened=opened)
+        return self._compiled(frame, _text_of(output), param=output.param)
 
     def compile_calls(  # noqa: PLR0913 - all that a request says of its calls
         self,
@@ -149,8 +143,9 @@ class Grammars:
         schema = ""
         if output is not None and choice.kind == "auto":
             # Alone first: what is wrong with it is no fault of the tools.
-            self.compile(output, thinking=thinking, opened=opened)
-            schema = json.dumps(_as_enforced(_text_of(output)))
+            text, frame = _text_of(output), self.frame(thinking=thinking, opened=opened)
+            self._compiled(frame, text, param=output.param)
+            schema = json.dumps(_as_enforced(text))
         asked = Asked(
             format_.name,
             callable_tools(tools, choice),
@@ -207,6 +202,15 @@ class Grammars:
         spelled = "|".join(_literal(mark) for mark in (marks.open, marks.close))
         rules.append(f"THOUGHT: /(?s:.*)/ & ~/(?s:.*)({spelled})(?s:.*)/")
         return "\n".join(rules)
+
+    def _compiled(self, frame: str, text: str, *, param: str) -> Grammar:
+        """Return the grammar that is kept, or a new one."""
+        self._require(param)
+        grammar = self._kept.get((frame, text))
+        if grammar is None:
+            grammar = self._compile(frame, text, param=param)
+            self._kept.put((frame, text), grammar)
+        return grammar
 
     def _compile(self, frame: str, text: str, *, param: str) -> Grammar:
         """Return a new grammar; one that takes too long is given up."""

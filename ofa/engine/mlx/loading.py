@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from ...chat import Event, Waiting
-from ...errors import Cancelled
-from ..base import SILENCE_S, Reply
+from ..base import SILENCE_S, InHand, Reply
 
 
 class Loading:
@@ -25,9 +24,7 @@ class Loading:
         self._settled = settled
         self._until_s = time.monotonic() + limit_s
         self._ask = ask
-        self._lock = threading.Lock()
-        self._gone = False
-        self._reply: Reply | None = None
+        self._hand = InHand()
 
     @property
     def patient(self) -> bool:
@@ -37,29 +34,18 @@ class Loading:
     @property
     def told(self) -> Mapping[str, str]:
         """What the reply tells, once there is one."""
-        if self._reply is not None:
-            return self._reply.told
+        if self._hand.reply is not None:
+            return self._hand.reply.told
         return {"x-ofa-cache": "miss; the model is loading"}
 
     def __iter__(self) -> Iterator[Event]:
         while (left_s := self._until_s - time.monotonic()) > 0:
-            if self._gone or self._settled.wait(min(left_s, SILENCE_S)):
+            if self._hand.closed or self._settled.wait(min(left_s, SILENCE_S)):
                 break
             yield Waiting()
-        if self._gone:
-            raise Cancelled("the reader left")
-        reply = self._ask()
-        with self._lock:
-            gone, self._reply = self._gone, reply
-        if gone:
-            reply.close()
-            raise Cancelled("the reader left")
-        yield from reply
+        self._hand.check()
+        yield from self._hand.take(self._ask())
 
     def close(self) -> None:
         """Wait no more, or stop the reply that has begun."""
-        with self._lock:
-            self._gone = True
-            reply = self._reply
-        if reply is not None:
-            reply.close()
+        self._hand.close()

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from ofa.modes import SEED_MODES
+from ofa.prompts import Prompts
+
 from . import tiny
+
+
+@pytest.fixture(scope="session")
+def brief(tmp_path_factory):
+    """Prompts of a few words a mode."""
+    folder = tmp_path_factory.mktemp("prompts")
+    for mode in SEED_MODES:
+        (folder / mode.prompt).write_text("the answer " * 10)
+    (folder / "common.txt").write_text("quick")
+    (folder / "openai_tools.txt").write_text("TOOLS")
+    return Prompts(folder, {})
 
 
 @pytest.fixture(scope="session")

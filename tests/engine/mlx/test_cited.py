@@ -10,8 +10,7 @@ from ofa.answer import Answerer, AnswerSettings, Caller
 from ofa.chat import Chat, Message, Sampling, gather
 from ofa.engine.mlx.engine import MlxEngine
 from ofa.engine.queue import Queued
-from ofa.modes import SEED_MODES, Modes
-from ofa.prompts import Prompts
+from ofa.modes import Modes
 from ofa.rag.cite import without_footer
 from ofa.rag.lookup import Budget, Lookup
 from ofa.rag.memory import Memory
@@ -37,17 +36,6 @@ class TwoFiles:
     def find_private(self, question, previous=""):
         """Return none."""
         return Found()
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory):
-    """Return prompts of a few words a mode."""
-    folder = tmp_path_factory.mktemp("prompts")
-    for mode in SEED_MODES:
-        (folder / mode.prompt).write_text("the answer " * 10)
-    (folder / "common.txt").write_text("quick")
-    (folder / "openai_tools.txt").write_text("TOOLS")
-    return Prompts(folder, {})
 
 
 EOS, DIGITS = 1, range(195, 205)  # as `tiny.spm_plan` numbers them
@@ -108,9 +96,9 @@ def a_good_example(folder, prompts, memory):
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gemma4"])
-def test_the_next_turn_finds_as_much_as_without_a_list(name, smaller, prompts):
+def test_the_next_turn_finds_as_much_as_without_a_list(name, smaller, brief):
     """The list in the history is none to the engine: same prompt, same reuse."""
-    shared = smaller[name], prompts, Memory(1 << 20)
+    shared = smaller[name], brief, Memory(1 << 20)
     seed, plain = a_good_example(*shared)
 
     cited = two_turns(*shared, seed, cite=True)

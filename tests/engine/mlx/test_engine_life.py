@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -103,6 +104,24 @@ def test_beginnings_of_a_further_models_modes_are_read_once_it_is_there(folders)
         engine.close()
 
 
+def test_beginnings_are_read_once_for_each_time_a_model_comes(folders, monkeypatch):
+    """One that was there before is no second reason; a new wish is one."""
+    engine, read = MlxEngine(folders["gemma3"]), []
+    monkeypatch.setattr(engine._first, "read_ahead", read.append)
+    try:
+        engine.wait(60)
+        first, second = chat(SYSTEM), chat(Message("system", "other"))
+        engine.warm([first])
+        assert until(lambda: read)
+        engine.warm([second])
+        assert until(lambda: len(read) > 1)
+        time.sleep(0.1)
+
+        assert read == [[first], [second]]
+    finally:
+        engine.close()
+
+
 def test_beginnings_that_fail_once_are_read_the_next_time(folders, caplog):
     """What goes wrong in them ends neither their thread nor anything else."""
     fault = Fault()
@@ -125,65 +144,51 @@ def test_beginnings_that_fail_once_are_read_the_next_time(folders, caplog):
 # -- a load that hangs -----------------------------------------------------------------
 
 
-def test_a_model_that_hangs_when_it_is_loaded_again_is_told(folders):
-    """A file server that is gone: the supervisor starts another process then."""
-    loads, go_on = [], threading.Event()
-
-    def load():
-        loads.append(1)
-        if len(loads) > 1:
-            go_on.wait(60)
-        return lm.load(str(folders["gemma3"]))
-
-    settings = Settings(unload_s=0.2, load_wait_s=0.2)
-    engine = MlxEngine(folders["gemma3"], settings, load=load)
-    try:
-        assert engine.wait(60).ready
-        weights = engine._first.weights
-        assert until(lambda: weights.state == "unloaded")
-        weights._load_s = 0.1  # whatever this machine took
-        reply = engine.reply(chat(Message("user", "Hi")))
-        events = iter(reply)
-        next(events)
-
-        assert until(lambda: engine.status().broken)
-        assert "has been loading again for" in engine.status().reason
-        reply.close()
-    finally:
-        go_on.set()
-        engine.close()
-
-
-def test_loading_again_may_take_three_times_as_long_as_before(folders):
-    """And the first time any time at all."""
+@contextmanager
+def hanging_again(folder, *, load_wait_s, took_s):
+    """Yield an engine whose model hangs as it is loaded again; *took_s* is what loading
+    it had taken, whatever this machine needed."""
     go_on = threading.Event()
     go_on.set()
 
     def load():
         go_on.wait(60)
-        return lm.load(str(folders["gemma3"]))
+        return lm.load(str(folder))
 
-    settings = Settings(unload_s=0.2, load_wait_s=0.01)
-    engine = MlxEngine(folders["gemma3"], settings, load=load)
+    settings = Settings(unload_s=0.2, load_wait_s=load_wait_s)
+    engine = MlxEngine(folder, settings, load=load)
     try:
         assert engine.wait(60).ready
         weights = engine._first.weights
         assert until(lambda: weights.state == "unloaded")
         go_on.clear()
-        weights._load_s = 30.0
-        reply = engine.reply(chat(Message("user", "Hi")))
-        next(iter(reply))
-        assert until(lambda: weights.state == "loading")
+        weights._load_s = took_s
+        with closing(engine.reply(chat(Message("user", "Hi")))) as reply:
+            next(iter(reply))
+            assert until(lambda: weights.state == "loading")
+            yield engine
+    finally:
+        go_on.set()
+        engine.close()
+
+
+def test_a_model_that_hangs_when_it_is_loaded_again_is_told(folders):
+    """A file server that is gone: the supervisor starts another process then."""
+    with hanging_again(folders["gemma3"], load_wait_s=0.2, took_s=0.1) as engine:
+        assert until(lambda: engine.status().broken)
+        assert "has been loading again for" in engine.status().reason
+
+
+def test_loading_again_may_take_three_times_as_long_as_before(folders):
+    """And the first time any time at all."""
+    with hanging_again(folders["gemma3"], load_wait_s=0.01, took_s=30.0) as engine:
+        weights = engine._first.weights
         time.sleep(0.2)
 
         assert engine.status().ready
         assert weights.overdue_s(0.0) == 0.0
         weights._load_s = 0.01
         assert weights.overdue_s(0.0) > 0.1
-        reply.close()
-    finally:
-        go_on.set()
-        engine.close()
 
 
 @pytest.mark.parametrize("where", ["drop", "turn", "batch"])

@@ -10,23 +10,12 @@ from ofa.answer import Answerer
 from ofa.chat import Chat, Message, Sampling, gather
 from ofa.engine.mlx.engine import MlxEngine, Settings
 from ofa.engine.queue import Queued
-from ofa.modes import SEED_MODES, Modes
-from ofa.prompts import Prompts
+from ofa.modes import Modes
 from ofa.rag.lookup import Budget, Lookup
 from ofa.rag.memory import Memory
 
 from .odd import idle
 from .test_cited import CALLER, TwoFiles
-
-
-@pytest.fixture(scope="module")
-def brief(tmp_path_factory):
-    """Return prompts of a few words a mode."""
-    folder = tmp_path_factory.mktemp("prompts")
-    for mode in SEED_MODES:
-        (folder / mode.prompt).write_text("the answer " * 10)
-    (folder / "common.txt").write_text("quick")
-    return Prompts(folder, {})
 
 
 def next_turn(model, brief, folder, messages, *, remembers):
